@@ -1,0 +1,34 @@
+"""Errors meant for people: each says what is wrong and what to do next. The command line prints them as one line."""
+
+
+class LipgraftError(Exception):
+    """Base of every error that a user can cause and repair."""
+
+
+class SettingsError(LipgraftError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class DataError(LipgraftError):
+    """A data set is unknown, missing or damaged."""
+
+
+class CheckpointError(LipgraftError):
+    """A model file is missing, truncated, foreign or does not fit the architecture."""
+
+
+class UnsupportedOperationError(LipgraftError):
+    """A network contains an operation that the bound engine does not know."""
+
+
+class NumericalError(LipgraftError):
+    """NaN or infinity where only finite numbers make sense."""
+
+
+def unknown_name(kind: str, name: object, known: list[str]) -> str:
+    """The sentence for a name that is not in a registry: names the nearest known one and lists all."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(name), known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(known))}."

@@ -1,0 +1,46 @@
+"""Any nn.Module of the supported set as a small graph of affine nodes and activations."""
+
+from lipgraft.network.activations import activation_calls, activation_kind
+from lipgraft.network.build import trace
+from lipgraft.network.evaluate import evaluate
+from lipgraft.network.graph import (
+    Activation,
+    Add,
+    Conv,
+    Graft,
+    Input,
+    Linear,
+    Network,
+    Node,
+    Pad,
+    Reshape,
+    Scale,
+)
+from lipgraft.network.lowering import Builder, Ref, lowers_function, lowers_method, lowers_module
+from lipgraft.network.precision import full_precision
+from lipgraft.network.tracing import trace_fx
+
+__all__ = [
+    "Activation",
+    "Add",
+    "Builder",
+    "Conv",
+    "Graft",
+    "Input",
+    "Linear",
+    "Network",
+    "Node",
+    "Pad",
+    "Ref",
+    "Reshape",
+    "Scale",
+    "activation_calls",
+    "activation_kind",
+    "evaluate",
+    "full_precision",
+    "lowers_function",
+    "lowers_method",
+    "lowers_module",
+    "trace",
+    "trace_fx",
+]

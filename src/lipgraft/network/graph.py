@@ -1,0 +1,145 @@
+"""The one representation of a network: a graph of affine nodes and element-wise activations.
+
+Nodes stand in topological order and name their inputs by position. Shapes never include the batch axis. Tensors are
+live references to the module's parameters, so that interval bounds can be differentiated through them and a graph
+traced once keeps following an optimiser; tensors derived from buffers (folded BatchNorm) are snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """name: unique; inputs: positions of earlier nodes; shape: of one output, without the batch axis."""
+
+    name: str
+    inputs: tuple[int, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True, eq=False)
+class Input(Node):
+    """The network's input. Always node 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conv(Node):
+    """2-d convolution. weight (O, I/groups, kh, kw), bias (O,) or None; padding is (top and bottom, left and right)."""
+
+    weight: Tensor
+    bias: Tensor | None
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Node):
+    """x -> weight x + bias, on vectors. weight (m, n), bias (m,) or None."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Add(Node):
+    """The sum of two nodes of the same shape (which may be the same node twice)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Node):
+    """x -> scale * x + shift, element by element; both broadcast to the node's shape."""
+
+    scale: Tensor
+    shift: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Pad(Node):
+    """Zero padding of an image: (left, right, top, bottom), all >= 0."""
+
+    pads: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape(Node):
+    """Flatten, view, squeeze, ...: the same numbers in another shape, in the same order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graft:
+    """Which neurons of an activation are lines gamma z + omega. All of the activation's shape; mask is boolean."""
+
+    mask: Tensor
+    gamma: Tensor
+    omega: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Activation(Node):
+    """An element-wise activation. kind: a key of `lipgraft.bounds.relaxations.RELAXATIONS`.
+
+    negative_slope belongs to leaky-relu alone. graft, when given, replaces the masked neurons by lines.
+    """
+
+    kind: str
+    negative_slope: float = 0.0
+    graft: Graft | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """nodes[0] is the input, nodes[output] the output (a vector)."""
+
+    nodes: tuple[Node, ...]
+    output: int
+    names: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", {n.name: i for i, n in enumerate(self.nodes)})
+
+    @property
+    def input_shape(self) -> Shape:
+        return self.nodes[0].shape
+
+    @property
+    def output_shape(self) -> Shape:
+        return self.nodes[self.output].shape
+
+    def activations(self) -> Iterator[tuple[int, Activation]]:
+        """The activations with their positions, in topological order."""
+        return ((i, n) for i, n in enumerate(self.nodes) if isinstance(n, Activation))
+
+    def consumers(self) -> list[list[int]]:
+        """For each node, the positions of the nodes that read it (twice if twice)."""
+        out: list[list[int]] = [[] for _ in self.nodes]
+        for i, node in enumerate(self.nodes):
+            for j in node.inputs:
+                out[j].append(i)
+        return out
+
+    def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Network:
+        """The same graph with detached tensors of another dtype or on another device (masks stay boolean)."""
+
+        def move(t: Tensor) -> Tensor:
+            return t.detach().to(device=device, dtype=dtype if t.is_floating_point() else None)
+
+        def moved(node: Node) -> Node:
+            changes: dict[str, object] = {}
+            for key, value in vars(node).items():
+                if isinstance(value, Tensor):
+                    changes[key] = move(value)
+                elif isinstance(value, Graft):
+                    changes[key] = Graft(move(value.mask), move(value.gamma), move(value.omega))
+            return replace(node, **changes)  # type: ignore[arg-type]
+
+        return Network(tuple(moved(n) for n in self.nodes), self.output)

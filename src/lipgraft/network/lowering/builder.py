@@ -1,0 +1,131 @@
+"""The graph under construction, and references to the values it computes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from lipgraft.errors import UnsupportedOperationError
+from lipgraft.network.evaluate import evaluate_node
+from lipgraft.network.graph import Activation, Graft, Input, Node, Reshape, Scale, Shape
+from lipgraft.network.lowering.naming import unique
+from lipgraft.network.lowering.registry import supported_operations
+
+_TORCH = os.path.dirname(torch.__file__)
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """A symbolic tensor: the graph node that computes it, and its value on the example batch.
+
+    example: (batch, *shape); memory: the same object for values that share memory when PyTorch runs the model.
+    """
+
+    position: int
+    example: Tensor
+    memory: object = field(default_factory=object)
+
+    @property
+    def shape(self) -> Shape:
+        """Without the batch axis."""
+        return tuple(self.example.shape[1:])
+
+
+class Builder:
+    """Collects nodes while the walk goes from call to call.
+
+    foldable: positions of Scale nodes that stand for a BatchNorm.
+    """
+
+    def __init__(self, example: Tensor, names: Mapping[fx.Node, str]) -> None:
+        self.nodes: list[Node] = []
+        self.foldable: set[int] = set()
+        self._names = names
+        self._reserved = set(names.values())
+        self._used: set[str] = set()
+        self._call: fx.Node | None = None
+        self._example = example
+
+    def at(self, call: fx.Node) -> None:
+        """From now on, nodes belong to this call."""
+        self._call = call
+
+    def input(self) -> Ref:
+        """Node 0."""
+        self.nodes.append(Input(self._name(""), (), tuple(self._example.shape[1:])))
+        return Ref(0, self._example)
+
+    def add(self, node_type: type[Node], /, *inputs: Ref, part: str = "", **fields: Any) -> Ref:
+        """Append a node. Its shape is found by evaluating it on the example.
+
+        part: what an auxiliary node is, for its name; the node that is the call's result has none.
+        """
+        node = node_type(self._name(part), tuple(x.position for x in inputs), fields.pop("shape", ()), **fields)
+        example = evaluate_node(node, *(x.example for x in inputs))
+        self.nodes.append(replace(node, shape=tuple(example.shape[1:])))
+        return Ref(len(self.nodes) - 1, example)
+
+    def scale(self, x: Ref, scale: float | Tensor, shift: float | Tensor = 0.0, *, part: str = "") -> Ref:
+        """scale * x + shift; both must broadcast to x's shape (without the batch axis)."""
+        return self.add(Scale, x, part=part, scale=self.tensor(x, scale), shift=self.tensor(x, shift))
+
+    def reshape(self, x: Ref, shape: Shape, *, part: str = "") -> Ref:
+        """The same numbers in another shape (without the batch axis)."""
+        if shape == x.shape:
+            return x
+        return replace(self.add(Reshape, x, part=part, shape=shape), memory=x.memory)
+
+    def activation(self, x: Ref, kind: str, negative_slope: float = 0.0, graft: Graft | None = None) -> Ref:
+        """An activation of one of the kinds of `lipgraft.network.evaluate.ACTIVATIONS`."""
+        if kind == "leaky-relu" and not negative_slope <= 1.0:
+            raise self.unsupported(f"its negative slope {negative_slope} is above 1")
+        if graft is not None and not graft.mask.shape == graft.gamma.shape == graft.omega.shape == x.shape:
+            raise self.unsupported(
+                f"its mask, gamma and omega have shapes {tuple(graft.mask.shape)}, {tuple(graft.gamma.shape)} and "
+                f"{tuple(graft.omega.shape)}, but its input has shape {x.shape}"
+            )
+        return self.add(Activation, x, kind=kind, negative_slope=negative_slope, graft=graft)
+
+    def tensor(self, x: Ref, value: float | Tensor) -> Tensor:
+        """A constant on x's device and of x's dtype; a tensor that already is so is returned itself, still live."""
+        return torch.as_tensor(value, dtype=x.example.dtype, device=x.example.device)
+
+    def unsupported(self, reason: str) -> UnsupportedOperationError:
+        """The error for the present call; it says which call, where it is written and what would be possible."""
+        return UnsupportedOperationError(f"{_describe(self._call)}: {reason}. Supported: {supported_operations()}.")
+
+    def _name(self, part: str) -> str:
+        assert self._call is not None
+        name = self._names[self._call] + (f"_{part}" if part else "")
+        if part or name in self._used:
+            name = unique(name, self._used | self._reserved)
+        self._used.add(name)
+        return name
+
+
+def _describe(call: fx.Node | None) -> str:
+    """The call as a person would find it: its name, what it calls, file and line."""
+    if call is None:
+        return "the network cannot be read"
+    target = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", repr(call.target))
+    words = {"call_module": "module", "call_function": "function", "call_method": "method"}
+    kind = words.get(call.op, call.op)
+    if call.op == "call_module" and call.graph.owning_module is not None:
+        kind += f" {type(call.graph.owning_module.get_submodule(str(target))).__name__}"
+    return f"node {call.name!r} ({kind} {target!r}){_source_line(call)} is not supported"
+
+
+def _source_line(call: fx.Node) -> str:
+    """' at file.py:12 `x = self.pool(x)`': the innermost line outside PyTorch, or nothing when fx did not record it."""
+    frames = re.findall(r'File "(.+?)", line (\d+), in .*\n\s*(.*)', call.stack_trace or "")
+    outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    if not outside:
+        return ""
+    file, line, code = outside[-1]
+    return f" at {os.path.basename(file)}:{line} `{code}`"

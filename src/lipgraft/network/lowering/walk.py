@@ -1,0 +1,135 @@
+"""The walk over an fx graph: symbolic tensors become nodes, everything else is computed on the spot."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from lipgraft.errors import UnsupportedOperationError
+from lipgraft.network.graph import Network
+from lipgraft.network.lowering.builder import Builder, Ref
+from lipgraft.network.lowering.naming import call_names, find_lowering
+from lipgraft.network.simplify import simplify
+
+_IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem)
+
+
+@torch.no_grad()
+def lower(traced: fx.GraphModule, example: Tensor) -> Network:
+    """The graph of an fx graph. example: (batch, *input_shape), only used for shapes.
+
+    Runs without gradients, so that tensors computed on the way are detached snapshots while parameters used directly
+    stay live.
+    """
+    walk = _Walk(traced, example)
+    for node in traced.graph.nodes:
+        walk.visit(node)
+    return walk.result()
+
+
+class _Walk:
+    def __init__(self, traced: fx.GraphModule, example: Tensor) -> None:
+        self.traced = traced
+        self.build = Builder(example, call_names(traced))
+        self.values: dict[fx.Node, Any] = {}
+        self.output: Any = None
+
+    def visit(self, node: fx.Node) -> None:
+        self.build.at(node)
+        if node.op == "placeholder":
+            self.values[node] = self._placeholder(node)
+        elif node.op == "get_attr":
+            self.values[node] = operator.attrgetter(str(node.target))(self.traced)
+        else:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: self.values[n])
+            if node.op == "output":
+                self.output = args[0]
+            elif _has_ref((args, kwargs)):
+                self.values[node] = self._symbolic(node, args, kwargs)
+            else:
+                self.values[node] = self._concrete(node, args, kwargs)
+
+    def result(self) -> Network:
+        if not isinstance(self.output, Ref):
+            raise UnsupportedOperationError(
+                "the network must return one tensor that depends on its input; wrap it in a module that does."
+            )
+        if len(self.output.shape) != 1:
+            raise UnsupportedOperationError(
+                f"the network's output has shape {self.output.shape} (without the batch axis), but it must be a "
+                "vector; flatten it at the end of forward."
+            )
+        return simplify(Network(tuple(self.build.nodes), self.output.position), self.build.foldable)
+
+    def _placeholder(self, node: fx.Node) -> Any:
+        if not self.build.nodes:
+            return self.build.input()
+        if not node.args:
+            raise self.build.unsupported("a network has one input; give the others default values or bind them")
+        return node.args[0]
+
+    def _concrete(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Shape arithmetic and constants: just run it."""
+        target: Any = node.target
+        if args and isinstance(args[0], Tensor) and _writes(node):
+            raise self.build.unsupported("it would overwrite a constant of the model")
+        if node.op == "call_module":
+            target = self.traced.get_submodule(target)
+        elif node.op == "call_method":
+            target, args = getattr(args[0], target), args[1:]
+        return target(*args, **kwargs)
+
+    def _symbolic(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        lowering = find_lowering(self.traced, node)
+        if lowering is None:
+            raise self.build.unsupported("there is no lowering for this operation")
+        in_place = lowering.in_place
+        if node.op == "call_module":
+            module = self.traced.get_submodule(str(node.target))
+            args, in_place = (module, *args), bool(getattr(module, "inplace", False))
+        try:
+            call = inspect.signature(lowering.handler).bind(self.build, *args, **kwargs)
+        except TypeError as error:
+            raise self.build.unsupported(f"its arguments are not the known ones ({error})") from error
+        symbolic = {name for name, value in call.arguments.items() if _has_ref(value)}
+        if node.op != "call_module" and not symbolic <= {"input", "other"}:
+            raise self.build.unsupported("an argument that must be a constant depends on the input")
+        value = lowering.handler(*call.args, **call.kwargs)
+        if in_place or call.arguments.get("inplace"):
+            written = call.args[2 if node.op == "call_module" else 1]
+            if isinstance(written, Tensor):
+                raise self.build.unsupported("it would overwrite a constant of the model")
+            if isinstance(written, Ref):
+                self._overwrite(node, written, value)
+        return value
+
+    def _overwrite(self, node: fx.Node, before: Ref, after: Ref) -> None:
+        """Let every other name of the overwritten tensor see the new value."""
+        order = {n: i for i, n in enumerate(self.traced.graph.nodes)}
+        for other, value in self.values.items():
+            if not isinstance(value, Ref) or value.memory is not before.memory:
+                continue
+            if value.position == before.position:
+                self.values[other] = after
+            elif any(order[user] > order[node] for user in other.users):
+                raise self.build.unsupported(f"it overwrites the memory of {other.name!r}, which is used later")
+
+
+def _writes(node: fx.Node) -> bool:
+    """Does this call change its first argument?"""
+    if node.op == "call_method":
+        name = str(node.target)
+        return name.endswith("_") and not name.endswith("__")
+    return node.op == "call_function" and node.target in _IN_PLACE_OPERATORS
+
+
+def _has_ref(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_has_ref(v) for v in value)
+    if isinstance(value, dict):
+        return any(_has_ref(v) for v in value.values())
+    return isinstance(value, Ref)

@@ -1,0 +1,155 @@
+"""What tracing refuses and in which words, and tensors that are overwritten in place."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lipgraft.errors import SettingsError, UnsupportedOperationError
+from lipgraft.network import Network, evaluate, trace
+
+
+def run(network: Network, x: Tensor) -> Tensor:
+    return evaluate(network, x)[network.output]
+
+
+def points(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3))
+
+
+class Pooling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 1
+        x = self.pool(x)  # the line that the message names
+        return x.flatten(1)
+
+
+def test_the_message_names_node_target_line_and_what_is_supported() -> None:
+    lines, first = inspect.getsourcelines(Pooling)
+    line = first + next(i for i, text in enumerate(lines) if "the line that" in text)
+    with pytest.raises(UnsupportedOperationError) as error:
+        trace(Pooling(), (1, 4, 4))
+    message = str(error.value)
+    assert "node 'pool' (module MaxPool2d 'pool')" in message
+    assert f"test_network_refusals.py:{line} `x = self.pool(x)" in message
+    assert "AvgPool2d" in message
+
+
+def test_control_flow_on_values_is_refused_with_a_sentence() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(UnsupportedOperationError, match="forward of Branching cannot be traced"):
+        trace(Branching(), (3,))
+
+
+def function(forward: object) -> nn.Module:
+    """A module with this forward(self, x)."""
+    return type("Model", (nn.Module,), {"forward": forward})()
+
+
+def overwritten(self: nn.Module, x: Tensor) -> Tensor:
+    z = x - 1
+    y = z
+    y += 2
+    return torch.relu(z) + y.relu_() + z
+
+
+def overwritten_copy(self: nn.Module, x: Tensor) -> Tensor:
+    z = x - 1
+    y = z.clone()
+    w = z + 0
+    z.relu_()
+    return y + 2 * w + z
+
+
+def overwritten_by_a_module(self: nn.Module, x: Tensor) -> Tensor:
+    z = x - 1
+    return F.relu(z, inplace=True) + 3 * z
+
+
+@pytest.mark.parametrize("forward", [overwritten, overwritten_copy, overwritten_by_a_module])
+def test_other_names_of_an_overwritten_tensor_see_the_new_value(forward: object) -> None:
+    network = trace(function(forward), (4,), check=False)
+    x = points(6, 4)
+    torch.testing.assert_close(run(network, x), function(forward)(x.clone()))
+
+
+def test_overwriting_memory_that_has_another_shape_elsewhere_is_refused() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        z = x - 1
+        flat = z.flatten(1)
+        z.relu_()
+        return flat
+
+    with pytest.raises(UnsupportedOperationError, match="overwrites the memory of 'flatten'"):
+        trace(function(forward), (2, 2), check=False)
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (lambda self, x: (x, x), "one tensor"),
+        (lambda self, x: torch.ones(3), "one tensor"),
+        (lambda self, x: x[:, None], "must be a vector"),
+        (lambda self, x, y: x + y, "one input"),
+    ],
+    ids=["two outputs", "constant output", "image output", "two inputs"],
+)
+def test_networks_have_one_input_and_one_vector_as_output(forward: object, message: str) -> None:
+    with pytest.raises(UnsupportedOperationError, match=message):
+        trace(function(forward), (3,))
+
+
+def test_an_input_with_a_default_is_a_constant() -> None:
+    network = trace(function(lambda self, x, factor=2.0: x * factor), (3,))
+    torch.testing.assert_close(run(network, points(2, 3)), 2 * points(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (lambda self, x: x * x.shape[0], "differs from the model"),
+        (lambda self, x: x + torch.rand(1), "differs from the model"),
+    ],
+    ids=["batch size as a number", "random"],
+)
+def test_the_check_finds_forwards_that_are_not_functions_of_one_input(forward: object, message: str) -> None:
+    with pytest.raises(UnsupportedOperationError, match=message):
+        trace(function(forward), (3,))
+
+
+def test_the_check_finds_hooks_that_change_values() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    model[0].register_forward_hook(lambda module, args, output: output + 1)
+    with pytest.raises(UnsupportedOperationError, match="differs from the model"):
+        trace(model, (3,))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_weights_that_are_not_finite_or_huge_are_not_a_tracing_error(value: float) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    with torch.no_grad():
+        model[0].weight[0, 0, 0, 0] = value
+        model[4].weight[1, 1] = value
+    assert len(trace(model, (1, 3, 3)).nodes) == 5
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, -1), (2.5,)])
+def test_an_impossible_input_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(SettingsError, match="input_shape"):
+        trace(nn.Linear(3, 3), shape)
+
+
+def test_an_input_shape_that_does_not_fit_is_refused_where_it_does_not_fit() -> None:
+    with pytest.raises(UnsupportedOperationError, match="needs vectors of 3 numbers, and gets shape \\(4,\\)"):
+        trace(nn.Sequential(nn.ReLU(), nn.Linear(3, 3)), (4,))
