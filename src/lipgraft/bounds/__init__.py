@@ -1,0 +1,9 @@
+"""Boxes in, bounds out: interval arithmetic, CROWN, alpha-CROWN."""
+
+from lipgraft.bounds.alpha import AlphaSettings
+from lipgraft.bounds.api import METHODS, Bounds, bound
+from lipgraft.bounds.interval import interval_bounds
+from lipgraft.bounds.numerics import proved
+from lipgraft.bounds.relaxations import RELAXATIONS
+
+__all__ = ["METHODS", "RELAXATIONS", "AlphaSettings", "Bounds", "bound", "interval_bounds", "proved"]

@@ -1,0 +1,69 @@
+"""alpha-CROWN: choose the free lines of the relaxation so that the lower bound is as high as possible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.crown import Prepared, specification_bounds
+from lipgraft.bounds.relaxations import Lines, relax, relaxation, unstable
+from lipgraft.settings import setting
+
+
+@dataclass(frozen=True)
+class AlphaSettings:
+    """How the lines are optimised."""
+
+    iterations: int = setting(20, "Steps of projected Adam.")
+    lr: float = setting(0.1, "Step size of Adam.")
+    decay: float = setting(0.98, "Factor on the step size after every step.")
+
+
+def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> tuple[Tensor, dict[int, Tensor]]:
+    """Lower bounds of C f(x), the best seen, hence never worse than CROWN's; and the lines' parameters that gave them.
+
+    C: (B, G, S, n) -> (B, G, S), {activation position: alpha (k, B, G, S, *shape)}. Each row has lines of its own.
+    """
+    network = prepared.network
+    alphas: dict[int, Tensor] = {}
+    for i, node in network.activations():
+        if i > network.output:
+            continue
+        lb, ub = prepared.intervals[node.inputs[0]]
+        if bool(unstable(node, lb, ub).any()):
+            start = relaxation(node.kind).start(lb, ub)[:, :, None, None]
+            alphas[i] = start.repeat(1, 1, *C.shape[1:3], *[1] * len(node.shape)).requires_grad_()
+    best = specification_bounds(prepared, C)
+    kept = {i: a.detach().clone() for i, a in alphas.items()}
+    if not alphas:
+        return best, kept
+    optimiser = torch.optim.Adam(alphas.values(), lr=settings.lr)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, settings.decay)
+    for _ in range(settings.iterations):
+        with torch.enable_grad():
+            bound = specification_bounds(prepared, C, lines_for(prepared, alphas))
+            optimiser.zero_grad()
+            bound.sum().neg().backward()
+        better = bound.detach() > best
+        best = torch.where(better, bound.detach(), best)
+        for i, a in alphas.items():
+            where = better[None].reshape(1, *better.shape, *[1] * (a.ndim - 4))
+            kept[i] = torch.where(where, a.detach(), kept[i])
+        optimiser.step()
+        schedule.step()
+        with torch.no_grad():
+            for a in alphas.values():
+                a.clamp_(0, 1)
+    return best, kept
+
+
+def lines_for(prepared: Prepared, alphas: dict[int, Tensor]) -> dict[int, Lines]:
+    """The lines of every activation, with these parameters where given."""
+    lines = dict(prepared.lines)
+    for i, alpha in alphas.items():
+        node = prepared.network.nodes[i]
+        lb, ub = prepared.intervals[node.inputs[0]]
+        lines[i] = relax(node, lb[:, None, None], ub[:, None, None], alpha)  # type: ignore[arg-type]
+    return lines

@@ -1,0 +1,115 @@
+"""`bound`: one verb for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.bounds.alpha import AlphaSettings, alpha_crown
+from lipgraft.bounds.crown import Neurons, Prepared, prepare, specification_bounds
+from lipgraft.bounds.geometry import plan
+from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.memory import chunked
+from lipgraft.bounds.numerics import guard_lower, guard_upper
+from lipgraft.box import Box
+from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.network import Network, full_precision, trace
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """lower, upper: (B, n), or (B, S) with a specification; layers: pre-activation bounds by activation name."""
+
+    lower: Tensor
+    upper: Tensor
+    layers: dict[str, Interval]
+
+
+Method = Callable[[Prepared, Tensor, AlphaSettings], Tensor]
+
+
+def _by_interval(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> Tensor:
+    """C f by interval arithmetic on the output alone: C+ lower + C- upper."""
+    lower, upper = (end[:, None, :, None] for end in prepared.intervals[prepared.network.output])
+    return (C.clamp(min=0) @ lower + C.clamp(max=0) @ upper).squeeze(-1)
+
+
+def _by_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> Tensor:
+    return specification_bounds(prepared, C)
+
+
+def _by_alpha(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> Tensor:
+    return alpha_crown(prepared, C, settings)[0]
+
+
+# method: (whether intermediate layers are refined backward, how specifications are bounded)
+METHODS: dict[str, tuple[bool, Method]] = {
+    "ibp": (False, _by_interval),
+    "crown-ibp": (False, _by_crown),
+    "crown": (True, _by_crown),
+    "alpha-crown": (True, _by_alpha),
+}
+
+
+def bound(
+    model: nn.Module | Network,
+    box: Box,
+    method: str = "crown",
+    C: Tensor | None = None,
+    *,
+    neurons: Neurons = "needed",
+    layers: Mapping[str, Interval] | None = None,
+    alpha: AlphaSettings | None = None,
+    dtype: torch.dtype | None = None,
+) -> Bounds:
+    """Bounds of the network's outputs, or of C f(x), over every box of a batch.
+
+    model: any module of supported operations, or a traced Network. method: a key of METHODS. C: (S, n) or (B, S, n).
+    neurons: "needed" computes tight bounds only where the result depends on them, "all" everywhere (for `layers`).
+    layers: known pre-activation bounds by activation name. dtype: torch.float64 for double precision.
+    NaN or infinity anywhere ends in infinite bounds, never in finite ones.
+    """
+    if method not in METHODS:
+        raise SettingsError(unknown_name("bound method", method, list(METHODS)))
+    network = model if isinstance(model, Network) else trace(model, tuple(box.lower.shape[1:]))
+    if tuple(box.lower.shape[1:]) != network.input_shape:
+        raise SettingsError(f"the box holds inputs of shape {tuple(box.lower.shape[1:])}, the network takes {network.input_shape}.")
+    network, box = network.to(dtype=dtype), box.to(dtype=dtype)
+    with torch.no_grad(), full_precision():
+        backward, specify = METHODS[method]
+        prepared = prepare(network, box, backward=backward, neurons=neurons, layers=layers)
+        rows = _specification(C, network.output_shape[0], box)
+        both = torch.stack([rows, -rows], 1)
+        result = bound_specification(prepared, both, specify, alpha or AlphaSettings())
+    return Bounds(guard_lower(result[:, 0]), guard_upper(-result[:, 1]), prepared.layers())
+
+
+def _specification(C: Tensor | None, outputs: int, box: Box) -> Tensor:
+    """C as (B, S, n)."""
+    like = box.lower
+    rows = torch.eye(outputs, dtype=like.dtype, device=like.device) if C is None else C.to(like)
+    if rows.ndim == 2:
+        rows = rows.expand(len(box), -1, -1)
+    if rows.ndim != 3 or len(rows) != len(box) or rows.shape[2] != outputs:
+        raise SettingsError(
+            f"C must be (S, {outputs}) or ({len(box)}, S, {outputs}), got {tuple(C.shape if C is not None else ())}."
+        )
+    return rows
+
+
+def bound_specification(prepared: Prepared, C: Tensor, specify: Method, settings: AlphaSettings) -> Tensor:
+    """Lower bounds of C f, (B, G, S, n) -> (B, G, S), in pieces that fit the memory."""
+    out = C.new_empty(C.shape[:3])
+    path = plan(prepared.network, prepared.network.output)
+    # Optimising keeps every layer's rows for the gradient; the plan counts only the two largest.
+    scale = 4 if specify is _by_alpha else 1
+
+    def work(problems: slice, rows: slice) -> None:
+        out[problems, :, rows] = specify(prepared.at(problems), C[problems, :, rows], settings)
+
+    chunked(len(C), C.shape[2], path.floats * C.shape[1] * C.element_size() * scale, C.device, work)
+    return out
+

@@ -1,0 +1,202 @@
+"""Backward substitution: from rows at a node to a lower bound over the box.
+
+A row is a linear function of a node's values, sum(rows * value) + const. Going back through an affine node rewrites it
+in terms of the node's inputs; going back through an activation replaces the value by the line that keeps the function
+a *lower* bound. At the box the minimum is known. Rows are (B, G, S, *block): B problems, G groups that look at the same
+neurons (the neuron and its negative, for both bounds in one pass), S rows; block is the layer or a window of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.geometry import Plan, Window
+from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.relaxations import Lines
+from lipgraft.bounds.transpose import Cache, back_layer, back_window
+from lipgraft.bounds.windows import cut, inside, pick, spread, widen
+from lipgraft.network.graph import Activation, Add, Conv, Linear, Network, Node, Pad, Reshape, Scale
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed:
+    """What a backward pass needs of one batch of problems: the lines of each activation and the interval of the root.
+
+    shifts: coefficients (B, G, S, *shape) to add to those of an activation's input, by the activation's position; this is
+    how constraints on neurons enter, as multipliers. Only for rows on whole layers.
+    cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
+    """
+
+    lines: Mapping[int, Lines]
+    root: Interval
+    shifts: Mapping[int, Tensor] = field(default_factory=dict)
+    cuts: dict[tuple[int, str, Window], Tensor] = field(default_factory=dict)
+    kernels: Cache = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """data: (B, G, S, *block); window None: block is the layer; clean: nothing hangs over the layer's edge."""
+
+    data: Tensor
+    window: Window | None = None
+    clean: bool = True
+
+
+class Substitution:
+    """One pass of rows from a target back to the root."""
+
+    def __init__(
+        self,
+        network: Network,
+        plan: Plan,
+        relaxed: Relaxed,
+        place: Tensor | None,
+        record: dict[int, Tensor] | None = None,
+    ) -> None:
+        """place: (B, S), the grid place of each row's neuron; None when the target is a vector.
+
+        record: filled with the coefficients of each activation's output, by the activation's position.
+        """
+        self.network, self.plan, self.relaxed, self.place, self.record = network, plan, relaxed, place, record
+
+    def lower_bound(self, rows: Rows, const: Tensor, start: int) -> Tensor:
+        """The minimum of the rows over the box: (B, G, S). rows stand at node `start`; const: (B, G, S)."""
+        root_rows, const = self.to_root(rows, const, start)
+        return const + self.minimum(root_rows)
+
+    def to_root(self, rows: Rows, const: Tensor, start: int) -> tuple[Rows, Tensor]:
+        """The rows as linear functions of the root's values, and their constants."""
+        waiting: dict[int, Rows] = {}
+        self._arrive(waiting, start, rows)
+        for i in range(start, self.plan.root, -1):
+            here = waiting.pop(i, None)
+            if here is not None:
+                const = self._through(i, here, const, waiting)
+        return waiting[self.plan.root], const
+
+    def _through(self, i: int, rows: Rows, const: Tensor, waiting: dict[int, Rows]) -> Tensor:
+        node = self.network.nodes[i]
+        if isinstance(node, Activation):
+            rows, const = self._activation(i, rows, const)
+            self._arrive(waiting, node.inputs[0], rows)
+        elif isinstance(node, Add):
+            for j in node.inputs:
+                self._arrive(waiting, j, rows)
+        else:
+            rows, const = self._affine(i, node, rows, const)
+            self._arrive(waiting, node.inputs[0], rows)
+        return const
+
+    def _arrive(self, waiting: dict[int, Rows], j: int, rows: Rows) -> None:
+        """Bring rows into the shape planned for node j and add them to what already waits there."""
+        window, shape = self.plan.windows[j], self.network.nodes[j].shape
+        data, clean = rows.data, rows.clean
+        if rows.window is not None:
+            if window is None:
+                assert self.place is not None
+                data = spread(data, rows.window, (shape[1], shape[2]), self.plan.grid, self.place)
+                clean = True
+            else:
+                data = widen(data, rows.window, window)
+        if j in waiting:
+            data, clean = data + waiting[j].data, clean and waiting[j].clean
+        waiting[j] = Rows(data, window, clean)
+
+    def _cleaned(self, i: int, rows: Rows) -> Tensor:
+        """The coefficients with everything over the layer's edge set to zero."""
+        if rows.clean or rows.window is None:
+            return rows.data
+        assert self.place is not None
+        shape = self.network.nodes[i].shape
+        return rows.data * inside((shape[1], shape[2]), rows.window, self.plan.grid, self.place, rows.data.dtype)
+
+    def _values(self, i: int, name: str, layer: Tensor, window: Window | None) -> Tensor:
+        """A layer's tensor (B, *shape) or (B, G, S, *shape), laid out to multiply rows at node i."""
+        shape = self.network.nodes[i].shape
+        if window is None:
+            return layer if layer.ndim == len(shape) + 3 else layer[:, None, None]
+        assert self.place is not None
+        key = (i, name, window)
+        if key not in self.relaxed.cuts:
+            self.relaxed.cuts[key] = cut(layer, window, self.plan.grid)
+        picked = pick(self.relaxed.cuts[key], self.place)
+        return picked.view(*picked.shape[:3], shape[0], *window.size)
+
+    def _activation(self, i: int, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
+        """Positive coefficients take the lower line, negative ones the upper line."""
+        lines, data, window = self.relaxed.lines[i], rows.data, rows.window
+        if self.record is not None:
+            self.record[i] = data
+        lower = self._values(i, "lower_slope", lines.lower_slope, window)
+        gap = self._values(i, "slope_gap", lines.upper_slope - lines.lower_slope, window)
+        # data * lower + min(data, 0) * (upper - lower): few passes over the largest tensors there are.
+        negative = data.clamp(max=0)
+        out = torch.addcmul(data * lower, negative, gap)
+        if lines.upper_intercept is not None:
+            high = self._values(i, "upper_intercept", lines.upper_intercept, window)
+            if lines.lower_intercept is None:
+                const = const + _dot(negative, high)
+            else:
+                low = self._values(i, "lower_intercept", lines.lower_intercept, window)
+                const = const + _dot(data - negative, low) + _dot(negative, high)
+        if i in self.relaxed.shifts:
+            assert window is None
+            out = out + self.relaxed.shifts[i]
+        return Rows(out, window, True), const
+
+    def _affine(self, i: int, node: Node, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
+        data, window = self._cleaned(i, rows), rows.window
+        match node:
+            case Conv():
+                if node.bias is not None:
+                    const = const + data.sum((-2, -1)) @ node.bias
+                if window is None:
+                    shape = self.network.nodes[node.inputs[0]].shape
+                    return Rows(back_layer(node, data, shape, self.relaxed.kernels)), const
+                rows_back = back_window(node, data, self.relaxed.kernels)
+                return Rows(rows_back, window.through_conv(node), not any(node.padding)), const
+            case Linear():
+                if node.bias is not None:
+                    const = const + data @ node.bias
+                return Rows(data @ node.weight), const
+            case Scale():
+                shift = self._constant(i, "shift", node.shift, window)
+                scale = self._constant(i, "scale", node.scale, window)
+                return Rows(data * scale, window), const + _dot(data, shift)
+            case Pad():
+                left, right, top, bottom = node.pads
+                if window is not None:
+                    return Rows(data, window.through_pad(node), not any(node.pads)), const
+                h, w = data.shape[-2:]
+                return Rows(data[..., top : h - bottom, left : w - right]), const
+            case Reshape():
+                return Rows(data.reshape(*data.shape[:3], *self.network.nodes[node.inputs[0]].shape)), const
+        raise AssertionError(f"no backward rule for {type(node).__name__}")
+
+    def _constant(self, i: int, name: str, value: Tensor, window: Window | None) -> Tensor:
+        """A constant that broadcasts to node i's shape, laid out to multiply rows there."""
+        if window is None or value.numel() == 1 or value.shape[-2:] == (1, 1):
+            return value
+        assert self.place is not None
+        return self._values(i, name, value.expand(len(self.place), *self.network.nodes[i].shape), window)
+
+    def minimum(self, rows: Rows) -> Tensor:
+        """min over the box of sum(rows * x) = rows . centre - |rows| . radius, (B, G, S)."""
+        lower, upper = self.relaxed.root
+        centre = self._values(self.plan.root, "centre", (lower + upper) / 2, rows.window)
+        radius = self._values(self.plan.root, "radius", (upper - lower) / 2, rows.window)
+        return _dot(rows.data, centre) - _dot(rows.data.abs(), radius)
+
+
+def _dot(rows: Tensor, values: Tensor) -> Tensor:
+    """sum over the block of rows * values: (B, G, S, *block), broadcastable -> (B, G, S)."""
+    if values.shape[:3] == (len(rows), 1, 1) and values.shape[3:] == rows.shape[3:]:
+        return (rows.reshape(len(rows), -1, values.numel() // len(rows)) @ values.reshape(len(rows), -1, 1)).view(
+            rows.shape[:3]
+        )
+    return (rows * values).flatten(3).sum(-1)

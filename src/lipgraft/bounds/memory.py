@@ -1,0 +1,56 @@
+"""Memory is planned: work is cut to a budget, and cut smaller when the device says no."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import torch
+
+# Tensors of the size of the rows that live at the same time inside one step of a backward pass.
+LIVE = 4
+CPU_BUDGET = 192 * 2**20
+GPU_BUDGET = 6 * 2**30
+
+
+def budget(device: torch.device) -> int:
+    """Bytes that a chunk of rows may take: half of what is free on a GPU, and never so much that caches stop helping."""
+    if device.type != "cuda":
+        return CPU_BUDGET
+    free, _ = torch.cuda.mem_get_info(device)
+    reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min((free + reusable) // 2, GPU_BUDGET)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def chunked(batch: int, rows: int, bytes_per_row: int, device: torch.device, work: Callable[[slice, slice], None]) -> None:
+    """Call work(problems, rows) on pieces of a (batch, rows) rectangle that fit the budget.
+
+    Whole problems are taken together while they fit; otherwise one problem's rows are divided. Out of memory, the
+    piece is halved and done again; a single row that does not fit is the caller's error to hear about.
+    """
+    fit = max(1, budget(device) // (bytes_per_row * LIVE))
+    b = 0
+    while b < batch:
+        wide = max(1, min(batch - b, fit // max(rows, 1)))
+        s = 0
+        while s < rows:
+            deep = rows if wide > 1 else min(rows - s, fit)
+            try:
+                work(slice(b, b + wide), slice(s, s + deep))
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or (wide == 1 and deep == 1):
+                    raise
+                failed = True
+            else:
+                failed, s = False, s + deep
+            if failed:
+                gc.collect()
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+                fit = max(1, wide * deep // 2)
+                wide = max(1, min(wide, fit // rows))
+        b += wide

@@ -1,0 +1,82 @@
+"""The transposed convolution, three ways; each is the fastest somewhere.
+
+- as a matrix: a window is small, so the convolution between two windows is one matrix, shared by all rows;
+- by phases: a stride s is s * s ordinary convolutions, one for each phase of the output, side by side in the channels;
+- as the library does it: for everything else.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lipgraft.network.graph import Conv, Shape
+
+# A matrix product does more multiplications than the convolution it replaces, but runs this much faster.
+MATRIX_ADVANTAGE = 8.0
+
+Cache = dict[object, Tensor]
+
+
+def back_window(conv: Conv, data: Tensor, cache: Cache) -> Tensor:
+    """Rows on windows of the output -> rows on the larger windows of the input: (..., O, a, b) -> (..., I, a', b')."""
+    lead, (channels, a, b) = data.shape[:-3], data.shape[-3:]
+    kernel = conv.weight.shape[2:]
+    size = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip((a, b), conv.stride, conv.dilation, kernel)]
+    shape = (conv.weight.shape[1] * conv.groups, size[0], size[1])
+    ways = math.prod(shape) * conv.groups / (math.prod(kernel) * shape[0])
+    if ways <= MATRIX_ADVANTAGE:
+        key = ("matrix", conv.name, a, b)
+        if key not in cache:
+            one = torch.eye(channels * a * b, dtype=data.dtype, device=data.device).view(-1, channels, a, b)
+            cache[key] = _library(conv, one, (0, 0), (0, 0)).flatten(1)
+        return (data.reshape(*lead, -1) @ cache[key]).view(*lead, *shape)
+    flat = data.reshape(-1, channels, a, b)
+    if _has_phases(conv):
+        return _by_phases(conv, flat, (0, 0), shape, cache).view(*lead, *shape)
+    return _library(conv, flat, (0, 0), (0, 0)).view(*lead, *shape)
+
+
+def back_layer(conv: Conv, data: Tensor, shape: Shape, cache: Cache) -> Tensor:
+    """Rows on all of the output -> rows on all of the input: (..., O, h, w) -> (..., *shape)."""
+    lead, flat = data.shape[:-3], data.reshape(-1, *data.shape[-3:])
+    if _has_phases(conv):
+        return _by_phases(conv, flat, conv.padding, shape, cache).view(*lead, *shape)
+    missing = [
+        n - ((m - 1) * s - 2 * p + d * (k - 1) + 1)
+        for n, m, s, p, d, k in zip(
+            shape[1:], data.shape[-2:], conv.stride, conv.padding, conv.dilation, conv.weight.shape[2:]
+        )
+    ]
+    # The kernel may leave the last rows and columns of its input unread. The library fills in fewer than a stride.
+    fill = [min(m, s - 1) for m, s in zip(missing, conv.stride)]
+    out = _library(conv, flat, conv.padding, (fill[0], fill[1]))
+    return F.pad(out, (0, missing[1] - fill[1], 0, missing[0] - fill[0])).view(*lead, *shape)
+
+
+def _library(conv: Conv, flat: Tensor, padding: tuple[int, int], fill: tuple[int, int]) -> Tensor:
+    return F.conv_transpose2d(flat, conv.weight, None, conv.stride, padding, fill, conv.groups, conv.dilation)
+
+
+def _has_phases(conv: Conv) -> bool:
+    return conv.stride != (1, 1) and conv.stride[0] == conv.stride[1] and conv.dilation == (1, 1) and conv.groups == 1
+
+
+def _by_phases(conv: Conv, flat: Tensor, padding: tuple[int, int], shape: Shape, cache: Cache) -> Tensor:
+    """in[q - padding] = sum over taps k = r + s j of out[i - j] w[k], where q = s i + r: a convolution for each phase r."""
+    s = conv.stride[0]
+    key = ("phases", conv.name)
+    if key not in cache:
+        o, c, kh, kw = conv.weight.shape
+        taps = F.pad(conv.weight, (0, -kw % s, 0, -kh % s))
+        mh, mw = taps.shape[2] // s, taps.shape[3] // s
+        # (O, I, j, r, j', r') -> (I r r', O, -j, -j'): the channel order that pixel_shuffle undoes.
+        phases = taps.view(o, c, mh, s, mw, s).permute(1, 3, 5, 0, 2, 4).reshape(c * s * s, o, mh, mw)
+        cache[key] = phases.flip(2, 3).contiguous()
+    kernel = cache[key]
+    out = F.pixel_shuffle(F.conv2d(flat, kernel, padding=(kernel.shape[2] - 1, kernel.shape[3] - 1)), s)
+    (top, left), (height, width) = padding, shape[1:]
+    return F.pad(out, (-left, left + width - out.shape[3], -top, top + height - out.shape[2]))
