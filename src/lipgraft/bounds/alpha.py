@@ -45,7 +45,7 @@ def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> tuple
         with torch.enable_grad():
             bound = specification_bounds(prepared, C, lines_for(prepared, alphas))
             optimiser.zero_grad()
-            bound.sum().neg().backward()
+            bound.sum().neg().backward()  # type: ignore[no-untyped-call]
         better = bound.detach() > best
         best = torch.where(better, bound.detach(), best)
         for i, a in alphas.items():

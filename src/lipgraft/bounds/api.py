@@ -76,7 +76,9 @@ def bound(
         raise SettingsError(unknown_name("bound method", method, list(METHODS)))
     network = model if isinstance(model, Network) else trace(model, tuple(box.lower.shape[1:]))
     if tuple(box.lower.shape[1:]) != network.input_shape:
-        raise SettingsError(f"the box holds inputs of shape {tuple(box.lower.shape[1:])}, the network takes {network.input_shape}.")
+        raise SettingsError(
+            f"the box holds inputs of shape {tuple(box.lower.shape[1:])}, the network takes {network.input_shape}."
+        )
     network, box = network.to(dtype=dtype), box.to(dtype=dtype)
     with torch.no_grad(), full_precision():
         backward, specify = METHODS[method]
@@ -112,4 +114,3 @@ def bound_specification(prepared: Prepared, C: Tensor, specify: Method, settings
 
     chunked(len(C), C.shape[2], path.floats * C.shape[1] * C.element_size() * scale, C.device, work)
     return out
-

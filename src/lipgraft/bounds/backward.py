@@ -26,8 +26,8 @@ from lipgraft.network.graph import Activation, Add, Conv, Linear, Network, Node,
 class Relaxed:
     """What a backward pass needs of one batch of problems: the lines of each activation and the interval of the root.
 
-    shifts: coefficients (B, G, S, *shape) to add to those of an activation's input, by the activation's position; this is
-    how constraints on neurons enter, as multipliers. Only for rows on whole layers.
+    shifts: coefficients (B, G, S, *shape) to add to those of an activation's input, by the activation's position: this
+    is how constraints on neurons enter, as multipliers. Only for rows on whole layers.
     cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
     """
 

@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Window:
-    """size: (rows, columns); origin of the window of place p: p * stride + offset; channels: of the layer."""
+    """size: (rows, columns); origin of the window of place p: p * stride + offset."""
 
     size: Pair
     stride: Pair
@@ -32,9 +32,11 @@ class Window:
     def through_conv(self, conv: Conv) -> Window:
         """The window on the convolution's input that this window on its output reads."""
         k = conv.weight.shape[2:]
-        size = [(n - 1) * s + d * (m - 1) + 1 for n, s, d, m in zip(self.size, conv.stride, conv.dilation, k)]
-        stride = [a * s for a, s in zip(self.stride, conv.stride)]
-        offset = [a * s - p for a, s, p in zip(self.offset, conv.stride, conv.padding)]
+        size = [
+            (n - 1) * s + d * (m - 1) + 1 for n, s, d, m in zip(self.size, conv.stride, conv.dilation, k, strict=True)
+        ]
+        stride = [a * s for a, s in zip(self.stride, conv.stride, strict=True)]
+        offset = [a * s - p for a, s, p in zip(self.offset, conv.stride, conv.padding, strict=True)]
         return Window((size[0], size[1]), (stride[0], stride[1]), (offset[0], offset[1]))
 
     def through_pad(self, pad: Pad) -> Window:
@@ -45,8 +47,8 @@ class Window:
         """The smallest window that holds both, or None when they move at different speeds."""
         if self.stride != other.stride:
             return None
-        low = [min(a, b) for a, b in zip(self.offset, other.offset)]
-        high = [max(a + n, b + m) for a, n, b, m in zip(self.offset, self.size, other.offset, other.size)]
+        low = [min(a, b) for a, b in zip(self.offset, other.offset, strict=True)]
+        high = [max(a + n, b + m) for a, n, b, m in zip(self.offset, self.size, other.offset, other.size, strict=True)]
         return Window((high[0] - low[0], high[1] - low[1]), self.stride, (low[0], low[1]))
 
 
@@ -75,7 +77,9 @@ def plan(network: Network, target: int) -> Plan:
         if i in windows:
             _spread(network, i, windows)
     sizes = {i: row_numel(network.nodes[i].shape, w) for i, w in windows.items()}
-    floats = max((sizes[i] + max((sizes[j] for j in network.nodes[i].inputs), default=0) for i in sizes if i > root), default=1)
+    floats = max(
+        (sizes[i] + max((sizes[j] for j in network.nodes[i].inputs), default=0) for i in sizes if i > root), default=1
+    )
     return Plan(target, root, (node.shape[1], node.shape[2]) if image else (1, 1), windows, floats)
 
 
@@ -119,7 +123,11 @@ def input_like(network: Network) -> int:
     only way from the input, or two branches would lose their common origin.
     """
     consumers, i = network.consumers(), 0
-    while i != network.output and len(consumers[i]) == 1 and isinstance(network.nodes[consumers[i][0]], Scale | Pad | Reshape):
+    while (
+        i != network.output
+        and len(consumers[i]) == 1
+        and isinstance(network.nodes[consumers[i][0]], Scale | Pad | Reshape)
+    ):
         i = consumers[i][0]
     return i
 

@@ -14,7 +14,7 @@ GPU_BUDGET = 6 * 2**30
 
 
 def budget(device: torch.device) -> int:
-    """Bytes that a chunk of rows may take: half of what is free on a GPU, and never so much that caches stop helping."""
+    """Bytes that a chunk of rows may take: half of what is free on a GPU, but no more than helps."""
     if device.type != "cuda":
         return CPU_BUDGET
     free, _ = torch.cuda.mem_get_info(device)
@@ -26,7 +26,9 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def chunked(batch: int, rows: int, bytes_per_row: int, device: torch.device, work: Callable[[slice, slice], None]) -> None:
+def chunked(
+    batch: int, rows: int, bytes_per_row: int, device: torch.device, work: Callable[[slice, slice], None]
+) -> None:
     """Call work(problems, rows) on pieces of a (batch, rows) rectangle that fit the budget.
 
     Whole problems are taken together while they fit; otherwise one problem's rows are divided. Out of memory, the

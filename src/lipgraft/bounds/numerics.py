@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+
 def guard_lower(lower: Tensor) -> Tensor:
     """A lower bound that is not a finite number proves nothing: it becomes -inf."""
     return torch.where(torch.isfinite(lower), lower, -torch.inf)

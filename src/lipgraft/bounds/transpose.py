@@ -1,8 +1,8 @@
 """The transposed convolution, three ways; each is the fastest somewhere.
 
 - as a matrix: a window is small, so the convolution between two windows is one matrix, shared by all rows;
-- by phases: a stride s is s * s ordinary convolutions, one for each phase of the output, side by side in the channels;
-- as the library does it: for everything else.
+- by phases: a stride s is s * s ordinary convolutions, one for each phase of the output;
+- as the library does it: with dilation or groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def back_window(conv: Conv, data: Tensor, cache: Cache) -> Tensor:
     """Rows on windows of the output -> rows on the larger windows of the input: (..., O, a, b) -> (..., I, a', b')."""
     lead, (channels, a, b) = data.shape[:-3], data.shape[-3:]
     kernel = conv.weight.shape[2:]
-    size = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip((a, b), conv.stride, conv.dilation, kernel)]
+    size = [
+        (n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip((a, b), conv.stride, conv.dilation, kernel, strict=True)
+    ]
     shape = (conv.weight.shape[1] * conv.groups, size[0], size[1])
     ways = math.prod(shape) * conv.groups / (math.prod(kernel) * shape[0])
     if ways <= MATRIX_ADVANTAGE:
@@ -48,11 +50,11 @@ def back_layer(conv: Conv, data: Tensor, shape: Shape, cache: Cache) -> Tensor:
     missing = [
         n - ((m - 1) * s - 2 * p + d * (k - 1) + 1)
         for n, m, s, p, d, k in zip(
-            shape[1:], data.shape[-2:], conv.stride, conv.padding, conv.dilation, conv.weight.shape[2:]
+            shape[1:], data.shape[-2:], conv.stride, conv.padding, conv.dilation, conv.weight.shape[2:], strict=True
         )
     ]
     # The kernel may leave the last rows and columns of its input unread. The library fills in fewer than a stride.
-    fill = [min(m, s - 1) for m, s in zip(missing, conv.stride)]
+    fill = [min(m, s - 1) for m, s in zip(missing, conv.stride, strict=True)]
     out = _library(conv, flat, conv.padding, (fill[0], fill[1]))
     return F.pad(out, (0, missing[1] - fill[1], 0, missing[0] - fill[0])).view(*lead, *shape)
 
@@ -62,12 +64,23 @@ def _library(conv: Conv, flat: Tensor, padding: tuple[int, int], fill: tuple[int
 
 
 def _has_phases(conv: Conv) -> bool:
-    return conv.stride != (1, 1) and conv.stride[0] == conv.stride[1] and conv.dilation == (1, 1) and conv.groups == 1
+    return conv.stride[0] == conv.stride[1] and conv.dilation == (1, 1) and conv.groups == 1
 
 
 def _by_phases(conv: Conv, flat: Tensor, padding: tuple[int, int], shape: Shape, cache: Cache) -> Tensor:
-    """in[q - padding] = sum over taps k = r + s j of out[i - j] w[k], where q = s i + r: a convolution for each phase r."""
-    s = conv.stride[0]
+    """in[q - padding] = sum over taps k = r + s j of out[i - j] w[k], with q = s i + r: a convolution per phase r.
+
+    The phases share one convolution, side by side in its channels, when filling their kernels up to one size costs
+    little or when each alone has too few channels to keep the device busy.
+    """
+    s, (_, channels, kh, kw) = conv.stride[0], conv.weight.shape
+    waste = math.ceil(kh / s) * math.ceil(kw / s) * s * s / (kh * kw)
+    out = _joined(conv, flat, s, cache) if waste < 1.5 or channels < 64 else _separate(conv, flat, s)
+    (top, left), (height, width) = padding, shape[1:]
+    return F.pad(out, (-left, left + width - out.shape[3], -top, top + height - out.shape[2]))
+
+
+def _joined(conv: Conv, flat: Tensor, s: int, cache: Cache) -> Tensor:
     key = ("phases", conv.name)
     if key not in cache:
         o, c, kh, kw = conv.weight.shape
@@ -77,6 +90,15 @@ def _by_phases(conv: Conv, flat: Tensor, padding: tuple[int, int], shape: Shape,
         phases = taps.view(o, c, mh, s, mw, s).permute(1, 3, 5, 0, 2, 4).reshape(c * s * s, o, mh, mw)
         cache[key] = phases.flip(2, 3).contiguous()
     kernel = cache[key]
-    out = F.pixel_shuffle(F.conv2d(flat, kernel, padding=(kernel.shape[2] - 1, kernel.shape[3] - 1)), s)
-    (top, left), (height, width) = padding, shape[1:]
-    return F.pad(out, (-left, left + width - out.shape[3], -top, top + height - out.shape[2]))
+    out = F.conv2d(flat, kernel, padding=(kernel.shape[2] - 1, kernel.shape[3] - 1))
+    return F.pixel_shuffle(out, s) if s > 1 else out
+
+
+def _separate(conv: Conv, flat: Tensor, s: int) -> Tensor:
+    (kh, kw), (h, w) = conv.weight.shape[2:], flat.shape[2:]
+    out = flat.new_zeros(len(flat), conv.weight.shape[1], (h - 1) * s + kh, (w - 1) * s + kw)
+    for r in range(min(s, kh)):
+        for c in range(min(s, kw)):
+            kernel = conv.weight[:, :, r::s, c::s].flip(2, 3).transpose(0, 1)
+            out[:, :, r::s, c::s] = F.conv2d(flat, kernel, padding=(kernel.shape[2] - 1, kernel.shape[3] - 1))
+    return out

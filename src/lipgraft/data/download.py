@@ -1,0 +1,65 @@
+"""Bring the files of a data set to the data root, checked against their MD5 sums."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+from lipgraft.data.catalogue import Entry, Remote
+from lipgraft.data.location import missing_files
+from lipgraft.errors import DataError
+
+TIMEOUT_SECONDS = 30
+
+
+def ensure(entry: Entry, root: Path, *, download: bool = True) -> None:
+    """Return when every file of the data set is under the root; else download them, else say what to put where.
+
+    Nothing is downloaded when `download` is False or the environment variable LIPGRAFT_OFFLINE is 1.
+    """
+    if not missing_files(entry, root):
+        return
+    if not download or os.environ.get("LIPGRAFT_OFFLINE", "0") not in ("", "0"):
+        raise DataError(_advice(entry, root, "downloading is switched off"))
+    try:
+        import pooch  # not needed to read files that are there
+    except ImportError:
+        raise DataError(_advice(entry, root, "downloading needs `pip install pooch`")) from None
+    pooch.get_logger().setLevel("WARNING")
+    for remote in entry.remotes:
+        try:
+            _retrieve(remote, root)
+        except OSError as error:  # every failure of the network or of the disk; its own text fills a screen
+            raise DataError(_advice(entry, root, f"{type(error).__name__} while fetching {remote.url}")) from error
+        except ValueError as error:
+            raise DataError(_advice(entry, root, f"{remote.url} has another checksum than it should")) from error
+        except tarfile.TarError as error:
+            raise DataError(_advice(entry, root, f"{remote.url} is not a whole archive: {error}")) from error
+    if missing_files(entry, root):
+        raise DataError(_advice(entry, root, "the download did not contain them"))
+
+
+def _retrieve(remote: Remote, root: Path) -> None:
+    import pooch
+
+    target = root / remote.path
+    file = pooch.retrieve(
+        url=remote.url,
+        known_hash=f"md5:{remote.md5}",
+        fname=target.name,
+        path=target.parent,
+        downloader=pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS, progressbar=False),
+    )
+    if remote.archive:
+        with tarfile.open(file) as archive:
+            archive.extractall(root, filter="data")  # refuses paths that leave the root
+
+
+def _advice(entry: Entry, root: Path, reason: str) -> str:
+    missing = missing_files(entry, root)
+    shown = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
+    return (
+        f"the data set {entry.name!r} is not complete under {root} ({reason}); put {shown} there, "
+        "or name the folder that holds them with --data-root or LIPGRAFT_DATA."
+    )

@@ -1,0 +1,26 @@
+"""The paper's networks by name; load and save."""
+
+from __future__ import annotations
+
+# Importing a network's file registers it under its name.
+from lipgraft.models import cnn_b, conv_big, conv_huge, digits_cnn, resnet4b  # noqa: F401
+from lipgraft.models.checkpoint import load, read_metadata, save
+from lipgraft.models.classifier import NETWORKS, Classifier, build
+from lipgraft.models.fold import fold_batchnorm
+from lipgraft.models.hashing import fingerprint
+from lipgraft.models.layers import ACTIVATIONS, Normalise
+from lipgraft.models.spec import ModelSpec
+
+__all__ = [
+    "ACTIVATIONS",
+    "NETWORKS",
+    "Classifier",
+    "ModelSpec",
+    "Normalise",
+    "build",
+    "fingerprint",
+    "fold_batchnorm",
+    "load",
+    "read_metadata",
+    "save",
+]

@@ -1,0 +1,176 @@
+"""Checkpoints: safetensors with the architecture, the masks and the settings in the metadata."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.errors import CheckpointError, LipgraftError, unknown_name
+from lipgraft.files import atomic_write_bytes
+from lipgraft.models import tensor_file
+from lipgraft.models.classifier import NETWORKS, Classifier, build
+from lipgraft.models.spec import ModelSpec
+from lipgraft.settings import build as build_settings
+from lipgraft.settings import to_mapping
+from lipgraft.version import __version__
+
+KEY = "lipgraft"  # of the one metadata entry; safetensors writes several in random order
+FORMAT_VERSION = 1
+
+
+def save(model: nn.Module, path: str | os.PathLike[str], *, extra: Mapping[str, Any] | None = None) -> None:
+    """Write the model so that a crash leaves the old file or the new one.
+
+    extra: settings to keep with it, as JSON can hold them. A network made by `build`, grafted or not, can be read back
+    with `load(path)`; a module of your own, with `load(path, into=module)`.
+    """
+    spec = getattr(model, "spec", None)
+    state = model.state_dict()
+    about = {
+        "format_version": FORMAT_VERSION,
+        "spec": to_mapping(spec) if isinstance(spec, ModelSpec) else None,
+        "grafted": _grafted_names(state),
+        "extra": dict(extra or {}),
+        "versions": _versions(),
+    }
+    try:
+        text = json.dumps(about)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the extra settings of a checkpoint must be plain JSON values: {error}.") from None
+    atomic_write_bytes(path, tensor_file.to_bytes(state, {KEY: text}))
+
+
+def load(
+    path: str | os.PathLike[str], device: torch.device | str | None = None, *, into: nn.Module | None = None
+) -> nn.Module:
+    """The model in a checkpoint, or in a .onnx file, in eval mode.
+
+    into: a module of your own to fill, strictly; the file may then be any safetensors file. If the file has grafts
+    that the module lacks, a grafted copy is filled and returned, and the module is left as it was.
+    """
+    file = tensor_file.existing(Path(path))
+    if file.suffix.lower() == ".onnx":
+        model = _load_onnx(file)
+    else:
+        stored = tensor_file.read(file)
+        model = _build_for(file, stored) if into is None else _with_grafts(file, into, stored)
+        _fill(file, model, stored.tensors)
+    return model.to(device).eval() if device is not None else model.eval()
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a checkpoint says of itself: format_version, spec, grafted, extra, versions. The tensors are not loaded."""
+    file = tensor_file.existing(Path(path))
+    return _parse_metadata(file, tensor_file.read_metadata(file))
+
+
+def _versions() -> dict[str, str]:
+    return {"lipgraft": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
+
+
+def _grafted_names(state: Mapping[str, Tensor]) -> list[str]:
+    """The qualified names of the grafted activations: they alone have a boolean mask, a gamma and an omega."""
+    masks = [key.removesuffix(".mask") for key, t in state.items() if key.endswith(".mask") and t.dtype == torch.bool]
+    return sorted(name for name in masks if f"{name}.gamma" in state and f"{name}.omega" in state)
+
+
+def _parse_metadata(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    if KEY not in metadata:
+        raise CheckpointError(
+            f"{path} is a safetensors file that lipgraft did not write; load it into your own module with "
+            "lipgraft.models.load(path, into=module)."
+        )
+    try:
+        about = json.loads(metadata[KEY])
+        parsed = {key: about[key] for key in ("format_version", "spec", "grafted", "extra", "versions")}
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} has damaged metadata ({error}); restore it from a copy.") from None
+    if parsed["format_version"] != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {parsed['format_version']}, this lipgraft reads {FORMAT_VERSION}; "
+            f"use the lipgraft that wrote it ({parsed['versions'].get('lipgraft')})."
+        )
+    return parsed
+
+
+def _build_for(path: Path, stored: tensor_file.TensorFile) -> nn.Module:
+    """A fresh network of the checkpoint's architecture, grafted where the checkpoint is."""
+    parsed = _parse_metadata(path, stored.metadata)
+    if parsed["spec"] is None:
+        raise CheckpointError(
+            f"{path} holds a module that lipgraft did not build; load it with load(path, into=module)."
+        )
+    try:
+        spec = build_settings(ModelSpec, parsed["spec"], where=str(path))
+        if spec.name not in NETWORKS:
+            raise CheckpointError(f"{path}: {unknown_name('architecture', spec.name, list(NETWORKS))}")
+        model: Classifier = build(spec.name, spec.dataset, activation=spec.activation, batchnorm=spec.batchnorm)
+    except CheckpointError:
+        raise
+    except LipgraftError as error:
+        raise CheckpointError(f"{path} does not describe a network of this lipgraft: {error}") from None
+    if model.spec != spec:
+        raise CheckpointError(
+            f"{path} is a {spec.name} for {spec.input_shape} inputs and {spec.classes} classes, but {spec.dataset} has "
+            f"{model.spec.input_shape} and {model.spec.classes}; restore it from a copy."
+        )
+    return _with_grafts(path, model.to(_float_dtype(stored.tensors)), stored)
+
+
+def _with_grafts(path: Path, model: nn.Module, stored: tensor_file.TensorFile) -> nn.Module:
+    """The model itself, or a copy grafted as the file is; the slopes are filled in later with the other tensors."""
+    names = _grafted_names(stored.tensors)
+    if KEY in stored.metadata and names != _parse_metadata(path, stored.metadata)["grafted"]:
+        raise CheckpointError(f"{path} does not hold the masks that its metadata names; restore it from a copy.")
+    present = model.state_dict()
+    if all(f"{name}.mask" in present for name in names):
+        return model
+    from lipgraft.graft import apply  # here, because graft builds on this room
+
+    try:
+        grafted: nn.Module = apply(model, {name: stored.tensors[f"{name}.mask"] for name in names})
+    except LipgraftError as error:
+        raise CheckpointError(f"{path} has grafts that do not fit the network: {error}") from None
+    return grafted.to(_float_dtype(stored.tensors))
+
+
+def _float_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """The dtype of the file's floating-point tensors; the default one when they differ, which `_fill` then reports."""
+    dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else torch.get_default_dtype()
+
+
+def _fill(path: Path, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy every tensor to its place; names, shapes and dtypes must agree exactly."""
+    expected = model.state_dict()
+    missing, foreign = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+    what = getattr(getattr(model, "spec", None), "name", type(model).__name__)
+    if missing or foreign:
+        lacks = [f"it lacks {missing[0]!r}"] if missing else []
+        brings = [f"it brings {foreign[0]!r}"] if foreign else []
+        raise CheckpointError(f"{path} does not fit {what}: {' and '.join(lacks + brings)}; it is of another network.")
+    for name, tensor in expected.items():
+        found = tensors[name]
+        if found.shape != tensor.shape or found.dtype != tensor.dtype:
+            raise CheckpointError(
+                f"{path} does not fit {what}: {name} is {found.dtype} {tuple(found.shape)} where {tensor.dtype} "
+                f"{tuple(tensor.shape)} is expected."
+            )
+    model.load_state_dict(dict(tensors), strict=True)
+
+
+def _load_onnx(path: Path) -> nn.Module:
+    try:
+        interop = importlib.import_module("lipgraft.interop")  # here, because onnx is an optional dependency
+    except ImportError:
+        raise CheckpointError("reading .onnx files needs the onnx package: pip install lipgraft[onnx].") from None
+    model: nn.Module = interop.load_onnx(path)
+    return model

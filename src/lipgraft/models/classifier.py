@@ -1,0 +1,77 @@
+"""A network by name: named layers in a row, behind the normalisation layer of its data set."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from lipgraft.data.catalogue import entry
+from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.models.layers import ACTIVATIONS, Normalise
+from lipgraft.models.spec import ModelSpec
+
+Layers = dict[str, nn.Module]
+NETWORKS: dict[str, Callable[[ModelSpec], Layers]] = {}
+HAS_BATCHNORM: set[str] = set()
+
+
+def network(name: str, *, batchnorm: bool = False) -> Callable[[Callable[[ModelSpec], Layers]], Callable[..., Layers]]:
+    """Register a function that makes a network's layers, in order, by name. batchnorm: it has a form with BatchNorm."""
+
+    def register(make: Callable[[ModelSpec], Layers]) -> Callable[[ModelSpec], Layers]:
+        NETWORKS[name] = make
+        if batchnorm:
+            HAS_BATCHNORM.add(name)
+        return make
+
+    return register
+
+
+class Classifier(nn.Sequential):
+    """x (B, C, H, W), raw pixels in [0, 1] -> logits (B, classes)."""
+
+    spec: ModelSpec
+
+    def __init__(self, spec: ModelSpec, layers: Layers) -> None:
+        facts = entry(spec.dataset)
+        super().__init__(OrderedDict(normalise=Normalise(facts.mean, facts.std), **layers))
+        self.spec = spec
+
+
+def build(
+    name: str,
+    dataset: str = "cifar10",
+    *,
+    activation: str = "relu",
+    batchnorm: bool | None = None,
+    seed: int | None = None,
+) -> Classifier:
+    """A network with PyTorch's default initialisation, on the CPU.
+
+    name: cnn-b, conv-big, conv-huge, resnet4b or digits-cnn. dataset: gives the input's shape, the classes and the
+    normalisation. activation: relu, sigmoid or tanh. batchnorm: None means that conv-huge has it and no other network
+    does. seed: the same seed gives the same weights on every machine and leaves the global random state untouched.
+    """
+    if name not in NETWORKS:
+        raise SettingsError(unknown_name("network", name, list(NETWORKS)))
+    if activation not in ACTIVATIONS:
+        raise SettingsError(unknown_name("activation", activation, list(ACTIVATIONS)))
+    if batchnorm and name not in HAS_BATCHNORM:
+        raise SettingsError(f"{name} has no BatchNorm; only {', '.join(sorted(HAS_BATCHNORM))} can have it.")
+    facts = entry(dataset)
+    spec = ModelSpec(
+        name=name,
+        dataset=dataset,
+        activation=activation,
+        batchnorm=name in HAS_BATCHNORM if batchnorm is None else batchnorm,
+        input_shape=facts.input_shape,
+        classes=facts.classes,
+    )
+    # On the CPU whatever the default device is, so that a seed means the same weights everywhere.
+    with torch.device("cpu"), torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reach the GPUs' generators
+        return Classifier(spec, NETWORKS[name](spec))

@@ -1,0 +1,36 @@
+"""What every test shares: one thread, no network, no data of the user's, property tests that repeat exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+# No deadline: how fast the machine is says nothing of whether the code is right.
+settings.register_profile("lipgraft", deadline=None, derandomize=True)
+settings.load_profile("lipgraft")
+
+torch.set_num_threads(1)  # the networks here are so small that threads cost more than they give
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test downloads anything or reads the user's data."""
+    monkeypatch.setenv("LIPGRAFT_OFFLINE", "1")
+    monkeypatch.setenv("LIPGRAFT_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A seeded generator on the CPU."""
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty data root."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    return folder
