@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.relaxations import Lines, relax, relaxation, unstable
-from lipgraft.settings import setting
-
-
-@dataclass(frozen=True)
-class AlphaSettings:
-    """How the lines are optimised."""
-
-    iterations: int = setting(20, "Steps of projected Adam.")
-    lr: float = setting(0.1, "Step size of Adam.")
-    decay: float = setting(0.98, "Factor on the step size after every step.")
 
 
 def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> tuple[Tensor, dict[int, Tensor]]:

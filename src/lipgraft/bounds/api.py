@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds.alpha import AlphaSettings, alpha_crown
+from lipgraft.bounds.alpha import alpha_crown
+from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.crown import Neurons, Prepared, prepare, specification_bounds
 from lipgraft.bounds.geometry import plan
 from lipgraft.bounds.interval import Interval
@@ -82,7 +83,8 @@ def bound(
     network, box = network.to(dtype=dtype), box.to(dtype=dtype)
     with torch.no_grad(), full_precision():
         backward, specify = METHODS[method]
-        prepared = prepare(network, box, backward=backward, neurons=neurons, layers=layers)
+        alpha = (alpha or AlphaSettings()) if specify is _by_alpha else None
+        prepared = prepare(network, box, backward=backward, neurons=neurons, layers=layers, alpha=alpha)
         rows = _specification(C, network.output_shape[0], box)
         both = torch.stack([rows, -rows], 1)
         result = bound_specification(prepared, both, specify, alpha or AlphaSettings())

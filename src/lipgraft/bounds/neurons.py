@@ -1,0 +1,64 @@
+"""Bounds of single neurons of a layer: which need one, and the rows they start from."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lipgraft.bounds.backward import Relaxed, Rows, Substitution
+from lipgraft.bounds.geometry import Plan, Window
+from lipgraft.network.graph import Conv, Linear, Network
+
+
+def selected(wanted: Tensor) -> Tensor:
+    """Positions of the true elements of each row, (B, n) -> (B, S) with S the largest count.
+
+    Rows with fewer are filled with neuron 0, whose bound is then computed for nothing, which does no harm.
+    """
+    count = wanted.sum(1)
+    size = int(count.max()) if len(count) else 0
+    slot = torch.where(wanted, wanted.cumsum(1) - 1, size)
+    places = torch.arange(wanted.shape[1], device=wanted.device).expand_as(slot)
+    out = torch.zeros(len(wanted), size + 1, dtype=torch.long, device=wanted.device)
+    return out.scatter_(1, slot, places)[:, :size]
+
+
+def neuron_bounds(
+    network: Network, path: Plan, relaxed: Relaxed, index: Tensor, signs: tuple[float, ...] = (1.0, -1.0)
+) -> Tensor:
+    """Lower bounds of neurons, once for each sign: index (B, S) into the flat target -> (B, signs, S)."""
+    node = network.nodes[path.target]
+    image = len(node.shape) == 3
+    area = node.shape[1] * node.shape[2] if image else 1
+    channel, place = index // area, index % area
+    point = Window((1, 1), (1, 1), (0, 0))
+    window: Window | None
+    bias: Tensor | None = None
+    match node:
+        case Conv():  # the first step back is a look into the kernel
+            start, bias, data = node.inputs[0], node.bias, _full_weight(node)[channel]
+            window, clean = point.through_conv(node), not any(node.padding)
+        case Linear():
+            start, bias, data, window, clean = node.inputs[0], node.bias, node.weight[channel], None, True
+        case _:
+            start, clean, window = path.target, True, point if image else None
+            one = F.one_hot(channel, node.shape[0] if image else math.prod(node.shape)).to(relaxed.root[0])
+            data = one[..., None, None] if image else one.view(*index.shape, *node.shape)
+    rows = torch.stack([sign * data for sign in signs], 1)
+    const = rows.new_zeros(rows.shape[:3]) if bias is None else torch.stack([s * bias[channel] for s in signs], 1)
+    walk = Substitution(network, path, relaxed, place if image else None)
+    return walk.lower_bound(Rows(rows, window, clean), const, start)
+
+
+def _full_weight(conv: Conv) -> Tensor:
+    """The kernel with every input channel: (O, I, kh, kw), zero outside the group."""
+    if conv.groups == 1:
+        return conv.weight
+    out, per, kh, kw = conv.weight.shape
+    full = conv.weight.new_zeros(conv.groups, out // conv.groups, conv.groups, per, kh, kw)
+    own = torch.arange(conv.groups, device=full.device)
+    full[own, :, own] = conv.weight.view(conv.groups, out // conv.groups, per, kh, kw)
+    return full.reshape(out, conv.groups * per, kh, kw)

@@ -1,0 +1,137 @@
+"""lipgraft graft CHECKPOINT: score the neurons, choose which become lines, write the grafted network."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+import yaml
+
+from lipgraft import data as datasets
+from lipgraft import graft as grafting
+from lipgraft import models
+from lipgraft.cli.common import (
+    DataOption,
+    DataRootOption,
+    DeviceOption,
+    EpsOption,
+    JsonOption,
+    SeedOption,
+    example,
+    print_json,
+    print_table,
+    resolve_device,
+)
+from lipgraft.errors import SettingsError
+
+EPILOG = example(
+    "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --ratio 0.5 --out grafted.safetensors --show",
+    "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --set pool=0.9 --set last_layer=cap --show",
+)
+
+
+def graft(
+    checkpoint: Annotated[Path, typer.Argument(help="The network to graft.")],
+    data: DataOption,
+    eps: EpsOption,
+    criterion: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(grafting.CRITERIA))}.")] = (
+        "weighted-interval"
+    ),
+    ratio: Annotated[float, typer.Option(help="Share of all neurons to graft, in [0, 1].")] = 0.5,
+    out: Annotated[Path | None, typer.Option(help="Where the grafted network goes.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the criterion, such as pool=0.9; repeatable."),
+    ] = None,
+    slope: Annotated[float, typer.Option(help="Initial slope of the lines.")] = 0.4,
+    intercept: Annotated[float, typer.Option(help="Initial intercept of the lines.")] = 0.0,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="Calibration images; default the paper's number for the network.")
+    ] = None,
+    bounds: Annotated[str, typer.Option(help="Method of the bounds behind the scores.")] = "crown",
+    batch: Annotated[int, typer.Option(min=1, help="Images bounded at once.")] = 100,
+    compare: Annotated[Path | None, typer.Option(help="Another grafted network: print the overlap with it.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print what the selection did, layer by layer.")] = False,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Graft a trained network: the neurons that the criterion chooses become lines with a trainable slope.
+
+    A network with BatchNorm is folded first. Fine-tune the result before you verify it.
+    """
+    if out is None and not (show or json or compare):
+        raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")
+    settings = _settings(set_ or [])
+    grafting.check_selection(criterion, ratio, **settings)
+    model = _load(checkpoint, resolve_device(device))
+    dataset = datasets.load(data, root=data_root)
+    size = count or grafting.calibration_size(model.spec.name if hasattr(model, "spec") else "", data)
+    x, y = grafting.calibration_set(dataset, size, seed=seed)
+    scores = grafting.score(model, x, eps, bounds, y=y, batch=batch, slope=slope)
+    masks = grafting.select(model, scores, criterion, ratio, **settings)
+    summary = grafting.summarise(masks, scores)
+    overlap = None if compare is None else grafting.overlap(masks, grafting.masks_of(models.load(compare)))
+    if out is not None:
+        made = {"criterion": criterion, "ratio": ratio, "settings": settings, "slope": slope, "intercept": intercept}
+        scored = {"data": data, "eps": eps, "bounds": bounds, "count": len(x), "seed": seed}
+        new = grafting.apply(model, masks, slope=slope, intercept=intercept, input_shape=scores.input_shape)
+        models.save(new, out, extra={"graft": {**made, **scored}})
+    if json:
+        print_json({**summary.to_dict(), "overlap": None if overlap is None else _overlap_dict(overlap)})
+        return
+    if show:
+        _print(summary)
+    total = summary.total
+    typer.echo(
+        f"{total.grafted} of {total.neurons} neurons grafted ({total.share:.1%}); unstable {total.unr_before:.2%} of "
+        f"neurons before, {total.unr_after:.2%} after" + (f"; written to {out}" if out is not None else "")
+    )
+    if overlap is not None:
+        typer.echo(f"overlap with {compare}: {overlap.share:.1%} of these neurons, Jaccard {overlap.jaccard:.3f}")
+
+
+def _load(checkpoint: Path, device: torch.device) -> Any:
+    model = models.load(checkpoint, device)
+    if getattr(getattr(model, "spec", None), "batchnorm", False):
+        return models.fold_batchnorm(model)
+    return model
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """["pool=0.9", "gammas=[2, 0]"] -> {"pool": 0.9, "gammas": [2, 0]}; the criterion checks names and types."""
+    settings = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"--set takes NAME=VALUE, got {pair!r}.")
+        try:
+            settings[name.strip().replace("-", "_")] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise SettingsError(f"--set {pair!r}: the value cannot be read.") from None
+    return settings
+
+
+def _overlap_dict(overlap: grafting.Overlap) -> dict[str, Any]:
+    return {**asdict(overlap), "jaccard": overlap.jaccard, "share": overlap.share}
+
+
+def _print(summary: grafting.Summary) -> None:
+    columns = ("layer", "neurons", "grafted", "share", "UNR before", "UNR after", "left")
+    rows = [
+        (
+            row.name,
+            row.neurons,
+            row.grafted,
+            f"{row.share:.1%}",
+            f"{row.unr_before:.2%}",
+            f"{row.unr_after:.2%}",
+            f"{row.remaining:.2f}",
+        )
+        for row in (*summary.layers, summary.total)
+    ]
+    print_table(columns, rows, title="grafted neurons")
