@@ -136,7 +136,8 @@ class Substitution:
         gap = self._values(i, "slope_gap", lines.upper_slope - lines.lower_slope, window)
         # data * lower + min(data, 0) * (upper - lower): few passes over the largest tensors there are.
         negative = data.clamp(max=0)
-        out = torch.addcmul(data * lower, negative, gap)
+        out = data * lower
+        out = torch.addcmul(out, negative, gap) if out.requires_grad else out.addcmul_(negative, gap)
         if lines.upper_intercept is not None:
             high = self._values(i, "upper_intercept", lines.upper_intercept, window)
             if lines.lower_intercept is None:

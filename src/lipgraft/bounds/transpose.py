@@ -37,7 +37,7 @@ def back_window(conv: Conv, data: Tensor, cache: Cache) -> Tensor:
             cache[key] = _library(conv, one, (0, 0), (0, 0)).flatten(1)
         return (data.reshape(*lead, -1) @ cache[key]).view(*lead, *shape)
     flat = data.reshape(-1, channels, a, b)
-    if _has_phases(conv):
+    if _use_phases(conv, flat):
         return _by_phases(conv, flat, (0, 0), shape, cache).view(*lead, *shape)
     return _library(conv, flat, (0, 0), (0, 0)).view(*lead, *shape)
 
@@ -45,7 +45,7 @@ def back_window(conv: Conv, data: Tensor, cache: Cache) -> Tensor:
 def back_layer(conv: Conv, data: Tensor, shape: Shape, cache: Cache) -> Tensor:
     """Rows on all of the output -> rows on all of the input: (..., O, h, w) -> (..., *shape)."""
     lead, flat = data.shape[:-3], data.reshape(-1, *data.shape[-3:])
-    if _has_phases(conv):
+    if _use_phases(conv, flat):
         return _by_phases(conv, flat, conv.padding, shape, cache).view(*lead, *shape)
     missing = [
         n - ((m - 1) * s - 2 * p + d * (k - 1) + 1)
@@ -63,8 +63,10 @@ def _library(conv: Conv, flat: Tensor, padding: tuple[int, int], fill: tuple[int
     return F.conv_transpose2d(flat, conv.weight, None, conv.stride, padding, fill, conv.groups, conv.dilation)
 
 
-def _has_phases(conv: Conv) -> bool:
-    return conv.stride[0] == conv.stride[1] and conv.dilation == (1, 1) and conv.groups == 1
+def _use_phases(conv: Conv, flat: Tensor) -> bool:
+    """Where phases apply and help: on a GPU always, on a CPU when the library meets too few channels to be fast."""
+    applies = conv.stride[0] == conv.stride[1] and conv.dilation == (1, 1) and conv.groups == 1
+    return applies and (flat.is_cuda or conv.weight.shape[1] < 16)
 
 
 def _by_phases(conv: Conv, flat: Tensor, padding: tuple[int, int], shape: Shape, cache: Cache) -> Tensor:

@@ -1,0 +1,20 @@
+"""Attacks: points near x that a model misclassifies. `attack` is the one verb; the methods live in a registry."""
+
+from lipgraft.attack.ascent import ascend, evaluating, input_gradient, project, random_start
+from lipgraft.attack.methods import ATTACKS, Method, fgsm_steps, pgd_steps
+from lipgraft.attack.search import Search, attack, search
+
+__all__ = [
+    "ATTACKS",
+    "Method",
+    "Search",
+    "ascend",
+    "attack",
+    "evaluating",
+    "fgsm_steps",
+    "input_gradient",
+    "pgd_steps",
+    "project",
+    "random_start",
+    "search",
+]

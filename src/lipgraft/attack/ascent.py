@@ -1,0 +1,89 @@
+"""Projected sign-gradient ascent inside a box: the one loop behind every attack, in training and in evaluation.
+
+Nothing here waits for the device, so that a training step that contains an attack can be captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor], Tensor]
+"""logits (B, n) -> what each row's attack maximises (B,)."""
+
+Model = Callable[[Tensor], Tensor]
+
+
+def project(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """The nearest point of the box. All (B, *shape)."""
+    return torch.minimum(torch.maximum(x, lower), upper)
+
+
+def random_start(
+    x: Tensor, eps: float | Tensor, lower: Tensor, upper: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """x + U(-eps, eps) per pixel, projected to the box. eps: a number, or broadcastable to x."""
+    noise = torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+    return project(x + eps * (2 * noise - 1), lower, upper)
+
+
+def input_gradient(model: Model, x: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+    """The gradient of each row's loss with respect to that row, and the logits. Parameters get no gradient."""
+    point = x.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = model(point)
+        (gradient,) = torch.autograd.grad(loss(logits).sum(), point, materialize_grads=True)
+    return gradient, logits.detach()
+
+
+def ascend(
+    model: Model,
+    start: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    loss: Loss,
+    *,
+    eps: float | Tensor,
+    steps: Sequence[float],
+    momentum: float = 0.0,
+    direction: Tensor | None = None,
+    visit: Callable[[Tensor, Tensor], None] | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """x <- project(x + step * eps * sign(m)), m <- momentum * m + gradient, once per step: the last x and m.
+
+    start, lower, upper: (B, *shape); eps: a number, or broadcastable to start; steps: multiples of eps. direction: the
+    m of an ascent that this one continues. visit(x, logits) is called with each point that a gradient was taken at
+    (not with the last one, whose logits are not known).
+    """
+    x = start
+    for step in steps:
+        gradient, logits = input_gradient(model, x, loss)
+        if visit is not None:
+            visit(x, logits)
+        direction = gradient if direction is None or momentum == 0 else direction * momentum + gradient
+        sign = torch.nan_to_num(direction.sign(), nan=0.0)  # a step along NaN would destroy the point
+        x = project(x + (step * eps) * sign, lower, upper)
+    return x, direction
+
+
+@contextmanager
+def evaluating(model: nn.Module, *, freeze: bool = False) -> Iterator[None]:
+    """The model in evaluation mode; every module's own mode comes back afterwards.
+
+    freeze: also let parameters take no part in autograd, which saves the memory of what their gradients would need.
+    """
+    training = [m for m in model.modules() if m.training]
+    trainable = [p for p in model.parameters() if p.requires_grad] if freeze else []
+    model.eval()
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+        for parameter in trainable:
+            parameter.requires_grad_(True)

@@ -1,0 +1,83 @@
+"""The command line: one thin command per verb. This file registers them and turns errors into one line."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from lipgraft.cli import attack, data, graft, train
+from lipgraft.errors import LipgraftError
+from lipgraft.version import __version__
+
+ERROR, USAGE, INTERRUPTED = 1, 2, 130  # exit codes
+
+app = typer.Typer(
+    name="lipgraft",
+    help="Turn an adversarially trained PyTorch network into one whose robustness can be proved, and prove it.",
+    epilog="Example:\n\nlipgraft run quickstart",
+    pretty_exceptions_enable=False,
+)
+
+# One line per verb.
+app.add_typer(data.app, name="data")
+app.command("train", epilog=train.EPILOG)(train.train)
+app.command("graft", epilog=graft.EPILOG)(graft.graft)
+app.command("attack", epilog=attack.EPILOG)(attack.attack)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lipgraft {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the trace of an error; may stand anywhere on the line.")
+    ] = False,
+) -> None:
+    """Options of every command; --debug is taken off the line by `main`, and stands here for the help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 for an error, 2 for a wrong usage, 130 for Ctrl-C."""
+    line = list(sys.argv[1:] if arguments is None else arguments)
+    rest = [argument for argument in line if argument != "--debug"]
+    return execute(app, rest or ["--help"], debug=len(rest) < len(line))
+
+
+def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> int:
+    """Run a command line; a LipgraftError becomes one line on standard error."""
+    usage_error: Any = typer.BadParameter.__mro__[1]  # click's UsageError, which newer Typer versions carry inside
+    try:
+        code = commands(args=line, prog_name="lipgraft", standalone_mode=False)
+    except LipgraftError as error:
+        return _fail(error, str(error), ERROR, debug)
+    except usage_error as error:
+        context = getattr(error, "ctx", None)
+        hint = f"; try `{context.command_path} --help`." if context is not None else "."
+        message: str = error.format_message()
+        return _fail(error, message.rstrip(".") + hint, USAGE, debug)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # some Typer versions turn Ctrl-C into this exit code themselves
+        typer.echo(
+            "interrupted: what was finished is kept; run the same command again to go on (`train`: with --resume).",
+            err=True,
+        )
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: BaseException, message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    return code

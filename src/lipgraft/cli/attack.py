@@ -1,0 +1,61 @@
+"""lipgraft attack CHECKPOINT: accuracy under attack on the test images."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipgraft import data as datasets
+from lipgraft import models
+from lipgraft.attack.methods import ATTACKS
+from lipgraft.cli.common import (
+    DataOption,
+    DataRootOption,
+    DeviceOption,
+    EpsOption,
+    JsonOption,
+    SeedOption,
+    example,
+    print_json,
+    print_table,
+    resolve_device,
+)
+from lipgraft.train.evaluate import robust_accuracy
+
+EPILOG = example("lipgraft attack model.safetensors --data cifar10 --eps 2/255 --steps 100 --restarts 100")
+
+
+def attack(
+    checkpoint: Annotated[Path, typer.Argument(help="The network to attack.")],
+    data: DataOption,
+    eps: EpsOption,
+    method: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(ATTACKS))}.")] = "pgd",
+    steps: Annotated[int, typer.Option(min=1, help="Gradient steps of each start.")] = 100,
+    restarts: Annotated[int, typer.Option(min=1, help="Random starts per image.")] = 1,
+    count: Annotated[int | None, typer.Option(min=1, help="First so many test images; default all.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Points at once; default by device.")] = None,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Attack the test images and print the accuracy that is left: robust accuracy (RA) after 1, 10, ... restarts."""
+    model = models.load(checkpoint, resolve_device(device))
+    dataset = datasets.load(data, root=data_root)
+    x, y = dataset.x_test[:count], dataset.y_test[:count]
+    began = time.perf_counter()
+    result = robust_accuracy(model, x, y, eps, method=method, steps=steps, restarts=restarts, batch=batch, seed=seed)
+    seconds = time.perf_counter() - began
+    if json:
+        survivors = result.survivors.nonzero().flatten().tolist()
+        after = {str(restart): value for restart, value in result.after.items()}
+        print_json(
+            {"images": len(x), "eps": eps, "sa": result.clean, "ra": after, "seconds": seconds, "survivors": survivors}
+        )
+        return
+    rows = [("SA", "", f"{result.clean:.2%}")]
+    rows += [("RA", f"{method}, {steps} steps x {n} restarts", f"{value:.2%}") for n, value in result.after.items()]
+    print_table(("", "attack", f"of {len(x)} images"), rows, title=f"{checkpoint.name}, eps {eps:.5g}, {seconds:.1f} s")

@@ -1,0 +1,132 @@
+"""lipgraft train RECIPE: one training run, into a run directory, resumable."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+import yaml
+from torch import nn
+
+from lipgraft import data as datasets
+from lipgraft import models
+from lipgraft import train as training
+from lipgraft.cli.common import (
+    DataRootOption,
+    DeviceOption,
+    JsonOption,
+    SeedOption,
+    example,
+    print_json,
+    read_yaml,
+    resolve_device,
+)
+from lipgraft.errors import SettingsError
+from lipgraft.files import atomic_write_text
+from lipgraft.settings import build, setting, to_mapping
+from lipgraft.version import __version__
+
+EPILOG = example(
+    "lipgraft train pretrain-short --model digits-cnn --data digits --set eps=0.1 --out runs/digits",
+    "lipgraft train finetune --start grafted.safetensors --data cifar10 --set slope=5e-5 --set l1=1e-4 --out runs/ft",
+    "lipgraft train my-recipe.yaml --out runs/mine --resume",
+)
+
+
+@dataclass(frozen=True)
+class TrainRecipe:
+    """One training run. The settings in `train` go on top of the preset's."""
+
+    preset: str = setting("pretrain", f"Schedule to start from: {', '.join(training.PRESETS)}.")
+    data: str = setting("cifar10", "Name of the data set.")
+    model: str = setting("cnn-b", "Name of the network, for a run that starts at random weights.")
+    activation: str = setting("relu", "Activation of that network: relu, sigmoid or tanh.")
+    start: str | None = setting(None, "Checkpoint to start from, instead of random weights.")
+    train: training.TrainSettings = field(
+        default_factory=training.TrainSettings, metadata={"help": "Settings of the run, on top of the preset's."}
+    )
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help=f"{', '.join(training.PRESETS)}, or a YAML file.")],
+    out: Annotated[Path | None, typer.Option(help="Run directory; default runs/ and the recipe's name.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
+    data: Annotated[str | None, typer.Option(help="Data set, instead of the recipe's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Network, instead of the recipe's.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Checkpoint to start from, instead of the recipe's.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A training setting, such as eps=2/255; repeatable."),
+    ] = None,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Train or fine-tune a network; metrics and checkpoints go to the run directory, one state per epoch."""
+    given = {"data": data, "model": model, "start": None if start is None else str(start)}
+    chosen = read_recipe(recipe, {k: v for k, v in given.items() if v is not None}, _pairs(set_ or []))
+    place, run = resolve_device(device), out or Path("runs") / Path(recipe).stem
+    dataset = datasets.load(chosen.data, root=data_root)
+    network = _network(chosen, seed)
+    if not resume:
+        if (run / "checkpoints" / "state.safetensors").exists():
+            raise SettingsError(f"{run} already holds a run; add --resume to go on with it, or choose another --out.")
+        _write_config(run / "config.yaml", chosen, seed, place)
+    result = training.train(
+        network, dataset, chosen.train, run_dir=run, resume=resume, device=place, seed=seed, progress=not json
+    )
+    sa = training.accuracy(result.model, dataset.x_test, dataset.y_test)
+    last = result.history[-1] if result.history else {}
+    summary = {"checkpoint": str(result.checkpoint), "epochs": len(result.history), "best_epoch": result.best_epoch}
+    if json:
+        print_json({**summary, "test_sa": sa, "last": last})
+    else:
+        typer.echo(f"{result.checkpoint}: best epoch {result.best_epoch} of {len(result.history)}, SA {sa:.2%} on test")
+
+
+def read_recipe(name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> TrainRecipe:
+    """A preset, or a YAML file whose settings go on top of the preset it names; `given` and `settings` go first."""
+    if Path(name).suffix in (".yaml", ".yml"):
+        mapping = dict(read_yaml(Path(name)))
+    else:
+        training.preset(name)  # an unknown name is an error here, before anything is built on it
+        mapping = {"preset": name}
+    base = to_mapping(training.preset(str(mapping.get("preset", "pretrain"))))
+    own = mapping.get("train") or {}
+    if not isinstance(own, Mapping):
+        raise SettingsError(f"{name}: train must be a mapping of settings.")
+    return build(TrainRecipe, {**mapping, **given, "train": {**base, **own, **settings}}, where=name)
+
+
+def _pairs(pairs: list[str]) -> dict[str, Any]:
+    """["eps=2/255", "milestones=[3, 5]"] -> {"eps": "2/255", "milestones": [3, 5]}."""
+    settings = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"--set takes NAME=VALUE, got {pair!r}.")
+        try:
+            settings[name.strip().replace("-", "_")] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise SettingsError(f"--set {pair!r}: the value cannot be read.") from None
+    return settings
+
+
+def _network(recipe: TrainRecipe, seed: int) -> nn.Module:
+    if recipe.start is not None:
+        return models.load(recipe.start)
+    return models.build(recipe.model, recipe.data, activation=recipe.activation, seed=seed)
+
+
+def _write_config(path: Path, recipe: TrainRecipe, seed: int, device: torch.device) -> None:
+    """The resolved settings, and where they ran."""
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
+    versions = {"lipgraft": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    config = {**to_mapping(recipe), "seed": seed, "device": str(device), "hardware": hardware, "versions": versions}
+    atomic_write_text(path, yaml.safe_dump(config, sort_keys=False))

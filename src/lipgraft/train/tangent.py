@@ -1,0 +1,164 @@
+"""A network and its directional derivative in one pass over a stacked batch.
+
+The gradient of <v, grad_x L(x)> with respect to the weights, for a fixed v, is what gradient alignment needs. It equals
+that of the directional derivative of L along v, which is an ordinary forward computation: the rows v run through the
+same layers without biases, through each activation by its slope at x. One backward pass then replaces the double one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lipgraft.errors import UnsupportedOperationError
+from lipgraft.network.graph import Activation, Add, Conv, Input, Linear, Network, Node, Pad, Reshape, Scale
+
+
+@dataclass(frozen=True)
+class Stack:
+    """How rows are stacked: `points` rows of values, then `tangents` rows of directions at the last of these points."""
+
+    points: int
+    tangents: int
+
+    @property
+    def first(self) -> int:
+        """The row of the point that the first tangent sits on."""
+        return self.points - self.tangents
+
+
+def value_and_tangent(network: Network, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x) (P, n), and the derivative of f along v at the last T of these points, (T, n).
+
+    x: (P, *shape); v: (T, *shape), T <= P. Gradients flow to the parameters, through both.
+    """
+    stack = Stack(len(x), len(v))
+    values: list[Tensor] = []
+    for node in network.nodes:
+        values.append(_forward(node, [values[i] for i in node.inputs], stack) if node.inputs else torch.cat([x, v]))
+    out = values[network.output]
+    return out[: stack.points], out[stack.points :]
+
+
+def supports(network: Network) -> bool:
+    """Whether every activation has a rule here."""
+    return all(node.kind in ACTIVATIONS for _, node in network.activations())
+
+
+def _forward(node: Node, inputs: list[Tensor], stack: Stack) -> Tensor:
+    match node:
+        case Conv():
+            out = F.conv2d(inputs[0], node.weight, None, node.stride, node.padding, node.dilation, node.groups)
+            return out if node.bias is None else _shift_points(out, node.bias[:, None, None], stack)
+        case Linear():
+            out = F.linear(inputs[0], node.weight)
+            return out if node.bias is None else _shift_points(out, node.bias, stack)
+        case Add():
+            return inputs[0] + inputs[1]
+        case Scale():
+            return _shift_points(node.scale * inputs[0], node.shift, stack)
+        case Pad():
+            return F.pad(inputs[0], node.pads)
+        case Reshape():
+            return inputs[0].reshape(-1, *node.shape)
+        case Activation():
+            return _activation(node, inputs[0], stack)
+        case Input():
+            return inputs[0]
+    raise UnsupportedOperationError(f"no directional derivative for the node {node.name} ({type(node).__name__}).")
+
+
+def _activation(node: Activation, z: Tensor, stack: Stack) -> Tensor:
+    out = ACTIVATIONS[node.kind](node, z, stack)
+    if node.graft is None:
+        return out
+    line = _shift_points(node.graft.gamma * z, node.graft.omega, stack)
+    return torch.where(node.graft.mask, line, out)
+
+
+def _shift_points(z: Tensor, constant: Tensor, stack: Stack) -> Tensor:
+    """z + constant for the points, in place; a constant does not move a direction."""
+    out: Tensor = _ShiftPoints.apply(z, constant, stack.points)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _ShiftPoints(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, constant: Tensor, points: int) -> Tensor:
+        ctx.mark_dirty(z)
+        ctx.points, ctx.shape, ctx.dtype = points, constant.shape, constant.dtype
+        z[:points].add_(constant)
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        if not ctx.needs_input_grad[1]:
+            return gradient, None, None
+        shape = (1,) * (gradient.ndim - len(ctx.shape)) + tuple(ctx.shape)
+        axes = [axis for axis, size in enumerate(shape) if size == 1]
+        return gradient, gradient[: ctx.points].sum(axes, dtype=ctx.dtype).reshape(ctx.shape), None
+
+
+class _Relu(torch.autograd.Function):
+    """relu for the points, and the gate of its point for each tangent: one kernel each, no copies between them."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, points: int, first: int) -> Tensor:
+        out = torch.empty_like(z)
+        torch.clamp(z[:points], min=0.0, out=out[:points])
+        _gate(z[points:], z[first:points], out[points:])
+        ctx.save_for_backward(out)
+        ctx.points, ctx.first = points, first
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (out,) = ctx.saved_tensors
+        points, first = ctx.points, ctx.first
+        result = torch.empty_like(out)
+        _gate(gradient[:points], out[:points], result[:points])
+        _gate(gradient[points:], out[first:points], result[points:])
+        return result, None, None
+
+
+def _gate(value: Tensor, at: Tensor, out: Tensor) -> None:
+    """out <- value where at > 0, else 0."""
+    torch.ops.aten.threshold_backward.grad_input(value, at, 0.0, grad_input=out)
+
+
+def _relu(node: Activation, z: Tensor, stack: Stack) -> Tensor:
+    out: Tensor = _Relu.apply(z, stack.points, stack.first)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _leaky_relu(node: Activation, z: Tensor, stack: Stack) -> Tensor:
+    active = z[: stack.points] > 0
+    return torch.where(torch.cat([active, active[stack.first :]]), z, node.negative_slope * z)
+
+
+def _smooth(function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Rule:
+    """slope: the derivative, from the function's value."""
+
+    def rule(node: Activation, z: Tensor, stack: Stack) -> Tensor:
+        value = function(z[: stack.points])
+        return torch.cat([value, slope(value[stack.first :]) * z[stack.points :]])
+
+    return rule
+
+
+Rule = Callable[[Activation, Tensor, Stack], Tensor]
+
+ACTIVATIONS: dict[str, Rule] = {
+    "relu": _relu,
+    "leaky-relu": _leaky_relu,
+    "sigmoid": _smooth(torch.sigmoid, lambda a: a * (1 - a)),
+    "tanh": _smooth(torch.tanh, lambda a: 1 - a * a),
+}

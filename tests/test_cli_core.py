@@ -1,0 +1,275 @@
+"""The command line's frame: data commands, shared options, and errors as one line with the right exit code."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import typer
+
+import lipgraft
+from lipgraft.cli import app, execute, main
+from lipgraft.cli.common import DeviceOption, EpsOption, SeedOption, example, print_json, read_yaml, resolve_device
+from lipgraft.data import CATALOGUE
+from lipgraft.errors import SettingsError
+from lipgraft.models import build, load, save
+
+
+def failure(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on standard error."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+# The frame
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lipgraft {lipgraft.__version__}\n"
+    pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert pyproject["project"]["version"] == lipgraft.__version__
+
+
+def test_the_public_face_is_light() -> None:
+    heavy = "{'matplotlib', 'onnx', 'onnxruntime', 'sklearn', 'pooch'}"
+    code = f"import sys, lipgraft as lg; lg.data.load, lg.models.build, lg.Box; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_arguments_and_help_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ([], ["--help"]):
+        assert main(line) == 0
+        assert "Usage: lipgraft" in capsys.readouterr().out
+
+
+def test_python_m_lipgraft_is_the_same_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "lipgraft", "data", "check", "x"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: unknown data set 'x'.")
+    assert done.stderr.count("\n") == 1
+
+
+def every_command(group: object, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    commands = getattr(group, "commands", None)
+    if commands is None:
+        return [path]
+    return [leaf for name, command in commands.items() for leaf in every_command(command, (*path, name))]
+
+
+@pytest.mark.parametrize("path", every_command(typer.main.get_command(app)), ids=" ".join)
+def test_every_command_has_help_with_an_example(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*path, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Example" in text
+    assert f"lipgraft {' '.join(path)}" in text.split("Example", 1)[1]
+
+
+@pytest.mark.parametrize(
+    "line", [["bogus"], ["--bogus"], ["data"], ["data", "check"], ["data", "check", "digits", "x"]]
+)
+def test_a_wrong_usage_is_one_line_and_exit_code_2(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line) == 2
+    assert "--help" in failure(capsys)
+
+
+def test_debug_anywhere_on_the_line_shows_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (["--debug", "data", "check", "x"], ["data", "check", "x", "--debug"]):
+        assert main(line) == 1
+        error = capsys.readouterr().err
+        assert "Traceback" in error
+        assert error.splitlines()[-1].startswith("error: unknown data set 'x'.")
+
+
+def test_ctrl_c_ends_with_130_and_a_hint_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = typer.Typer()
+
+    @commands.command()
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    assert execute(commands, []) == 130
+    error = capsys.readouterr().err
+    assert "run the same command again to go on" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_an_error_that_is_not_the_users_keeps_its_trace() -> None:
+    commands = typer.Typer()
+
+    @commands.command()
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        execute(commands, [])
+
+
+# Shared options, on a command of the test's own
+
+
+@pytest.fixture
+def commands() -> typer.Typer:
+    commands = typer.Typer()
+
+    @commands.command(epilog=example("lipgraft probe --eps 2/255"))
+    def probe(eps: EpsOption = 0.1, seed: SeedOption = 1, device: DeviceOption = "auto") -> None:
+        print_json({"eps": eps, "seed": seed, "device": resolve_device(device).type})
+
+    @commands.command()
+    def read(path: Path) -> None:
+        print_json({"name": load(path).spec.name})
+
+    return commands
+
+
+@pytest.mark.parametrize(("text", "value"), [("2/255", 2 / 255), ("0", 0.0), ("0.3", 0.3)])
+def test_eps_is_a_number_or_a_fraction(
+    text: str, value: float, commands: typer.Typer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(commands, ["probe", "--eps", text, "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"eps": value, "seed": 1, "device": "cpu"}
+
+
+def test_options_left_out_have_their_defaults(commands: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(commands, ["probe"]) == 0
+    assert json.loads(capsys.readouterr().out)["eps"] == 0.1
+
+
+@pytest.mark.parametrize("text", ["-1", "-2/255", "nan", "inf", "two", "1/0", ""])
+def test_a_wrong_eps_is_one_line_and_exit_code_1(
+    text: str, commands: typer.Typer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(commands, ["probe", f"--eps={text}"]) == 1
+    failure(capsys)
+
+
+def test_a_wrong_seed_is_one_line(commands: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(commands, ["probe", "--seed", "-1"]) == 2
+    assert "--seed" in failure(capsys)
+
+
+@pytest.mark.parametrize("device", ["tpu", "meta", "cuda:99"])
+def test_a_device_that_is_not_there_is_a_settings_error(device: str) -> None:
+    with pytest.raises(SettingsError):
+        resolve_device(device)
+
+
+def test_auto_takes_the_gpu_exactly_when_there_is_one() -> None:
+    assert (resolve_device("auto").type == "cuda") == torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda c: c[:-100], "truncated"),
+        (lambda c: c.replace(b"digits-cnn", b"dogs-cnn"), "unknown architecture"),
+        (lambda c: pickle.dumps({"weight": np.ones(3)}), "is a pickle"),
+    ],
+)
+def test_a_wrong_checkpoint_is_one_line_and_exit_code_1(
+    damage: object, words: str, tmp_path: Path, commands: typer.Typer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.safetensors"
+    save(build("digits-cnn", "digits", seed=0), path)
+    content = path.read_bytes()
+    broken: bytes = damage(content)  # type: ignore[operator]
+    if words == "unknown architecture":  # the header became shorter
+        length = int.from_bytes(content[:8], "little") - 2
+        broken = length.to_bytes(8, "little") + broken[8:]
+    path.write_bytes(broken)
+    assert execute(commands, ["read", str(path)]) == 1
+    assert words in failure(capsys)
+
+
+def test_json_has_null_where_a_number_is_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": float("nan"), "b": [1.0, float("inf")], "c": ("x",)})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1.0, None], "c": ["x"]}
+
+
+@pytest.mark.parametrize("content", ["a: [", "- 1\n- 2\n", "", "\t: x", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_mapping_in_yaml_is_a_settings_error(content: str | bytes, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SettingsError, match=r"recipe\.yaml") as caught:
+        read_yaml(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_recipe_is_a_settings_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No such file"):
+        read_yaml(tmp_path / "none.yaml")
+
+
+def test_yaml_runs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("a: !!python/object/apply:os.system ['true']")
+    with pytest.raises(SettingsError, match="not valid YAML"):
+        read_yaml(path)
+
+
+# lipgraft data
+
+
+def test_data_list_names_every_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert set(rows) == set(CATALOGUE)
+    assert rows["digits"] == {
+        "name": "digits",
+        "input_shape": [1, 8, 8],
+        "classes": 10,
+        "train": 1437,
+        "test": 360,
+        "present": True,
+    }
+    assert not rows["cifar10"]["present"]
+    assert main(["data", "list"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in CATALOGUE)
+
+
+def test_data_where_names_the_root_and_the_files(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "train_32x32.mat").write_bytes(b"")
+    assert main(["data", "where", "svhn", "--data-root", str(root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "root": str(root),
+        "datasets": {"svhn": {"files": ["train_32x32.mat", "test_32x32.mat"], "missing": ["test_32x32.mat"]}},
+    }
+    assert main(["data", "where", "--data-root", str(root)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(str(root))
+    assert "svhn: test_32x32.mat (missing)" in text
+    assert "digits: comes with scikit-learn" in text
+
+
+def test_data_check_reports_what_it_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "check", "digits", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert sum(report["train"]) == 1437
+    assert main(["data", "check", "digits"]) == 0
+    assert "1437 training, 360 test" in capsys.readouterr().out
+
+
+def test_missing_data_is_one_line_that_says_what_to_put_where(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "check", "mnist", "--data-root", str(root)]) == 1
+    line = failure(capsys)
+    assert "MNIST/raw/train-images-idx3-ubyte" in line
+    assert str(root) in line
+    assert "LIPGRAFT_DATA" in line
+
+
+def test_an_unknown_data_set_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "check", "cifar11"]) == 1
+    assert "Did you mean 'cifar10'?" in failure(capsys)

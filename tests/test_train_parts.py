@@ -1,0 +1,331 @@
+"""The parts of the training loop: settings, schedules, optimiser groups, pruning, evaluation, benchmark."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lipgraft import models
+from lipgraft.errors import SettingsError
+from lipgraft.graft import apply
+from lipgraft.settings import build, to_mapping
+from lipgraft.train import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
+from lipgraft.train.benchmark import bench_train, plain_step, random_data
+from lipgraft.train.optimiser import Sgd
+from lipgraft.train.parameters import weights_of
+from lipgraft.train.prepare import permutation, prepare, seed_for
+from lipgraft.train.pruning import apply_masks, keep_masks
+from lipgraft.train.schedule import factors
+
+CPU = torch.device("cpu")
+
+
+def grafted_digits() -> nn.Module:
+    model = models.build("digits-cnn", "digits", seed=0)
+    mask = torch.zeros(16, 8, 8, dtype=torch.bool)
+    mask[::2] = True
+    return apply(model, {"act1": mask}, input_shape=(1, 8, 8))
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lr": 0.0}, "lr must be a finite number > 0"),
+        ({"lr": -1.0}, "lr"),
+        ({"lr": math.nan}, "lr"),
+        ({"lr": math.inf}, "lr"),
+        ({"graft_lr": 0.0}, "graft_lr"),
+        ({"eps": 8.0}, "8/255, not 8"),
+        ({"eps": math.nan}, "eps"),
+        ({"eps": -0.1}, "eps"),
+        ({"batch": 0}, "batch"),
+        ({"epochs": -1}, "epochs"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"prune_ratio": 1.0}, "prune_ratio"),
+        ({"slope": -1e-3}, "slope"),
+        ({"grad_align": math.nan}, "grad_align"),
+        ({"attack_step_size": 0.0}, "attack_step_size"),
+        ({"true_share": 0.0}, "true_share"),
+    ],
+)
+def test_settings_out_of_range_are_refused_with_a_sentence(change: dict[str, float], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        TrainSettings(**change)  # type: ignore[arg-type]
+
+
+def test_settings_survive_a_trip_through_a_mapping() -> None:
+    for settings in PRESETS.values():
+        assert build(TrainSettings, to_mapping(settings)) == settings
+
+
+def test_presets_are_the_published_schedules() -> None:
+    first, second = preset("pretrain"), preset("finetune")
+    assert (first.epochs, first.lr, first.schedule, first.milestones) == (200, 0.1, "multistep", (100, 150))
+    assert (second.epochs, second.lr, second.graft_lr, second.schedule) == (100, 1e-3, 0.01, "cosine")
+    for settings in (first, second):
+        assert (settings.batch, settings.momentum, settings.weight_decay, settings.grad_align) == (128, 0.9, 5e-4, 0.2)
+        assert (settings.eps, settings.objective, settings.select) == (2 / 255, "fat", "best")
+    with pytest.raises(SettingsError, match="Did you mean 'finetune'"):
+        preset("fine-tune")
+
+
+# Schedules
+
+
+def test_schedules_have_their_values() -> None:
+    base = TrainSettings(epochs=200)
+    multistep = [factors(base, epoch, 2)[1] for epoch in (0, 99, 100, 149, 150, 199)]
+    assert multistep == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    cosine = replace(base, epochs=100, schedule="cosine")
+    values = [factors(cosine, epoch, 3) for epoch in range(100)]
+    assert values[0] == [1.0] * 3
+    assert values[25] == pytest.approx([(1 + math.cos(math.pi / 4)) / 2] * 3)  # the same all through an epoch
+    assert values[99][0] == pytest.approx((1 + math.cos(0.99 * math.pi)) / 2)
+    hurry = [f for e in range(10) for f in factors(replace(base, epochs=10, schedule="hurry"), e, 10)]
+    assert max(hurry) == pytest.approx(1.0)
+    assert hurry.index(max(hurry)) == 20
+    assert hurry[:21] == sorted(hurry[:21])
+    assert hurry[20:] == sorted(hurry[20:], reverse=True)
+    assert 0 < hurry[-1] < 0.02
+    assert factors(replace(base, schedule="constant"), 7, 2) == [1.0, 1.0]
+    assert set(SCHEDULES) == {"constant", "multistep", "cosine", "hurry"}
+    with pytest.raises(SettingsError, match="Did you mean 'cosine'"):
+        factors(replace(base, schedule="cosin"), 0, 1)
+
+
+# Optimiser
+
+
+def test_slopes_and_intercepts_are_a_group_of_their_own_without_weight_decay() -> None:
+    settings = TrainSettings(lr=1e-3, graft_lr=0.01, weight_decay=5e-4)
+    model = grafted_digits()
+    others, grafts = Sgd(model, settings).groups
+    assert sorted(name.rsplit(".", 1)[1] for name in grafts.parameters) == ["gamma", "omega"]
+    assert (grafts.lr, grafts.weight_decay) == (0.01, 0.0)
+    assert (others.lr, others.weight_decay) == (1e-3, 5e-4)
+    assert len(others.parameters) + len(grafts.parameters) == len(list(model.parameters()))
+    (only,) = Sgd(model, replace(settings, train_grafts=False)).groups
+    assert only.parameters.keys() == others.parameters.keys()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_updates_are_those_of_torch_sgd(momentum: float) -> None:
+    settings = TrainSettings(lr=0.1, graft_lr=0.03, momentum=momentum, weight_decay=0.01)
+    ours, theirs = grafted_digits(), grafted_digits()
+    optimiser = Sgd(ours, settings)
+    named = dict(theirs.named_parameters())
+    reference = torch.optim.SGD(
+        [
+            {"params": [named[n] for n in optimiser.groups[0].parameters], "lr": 0.1, "weight_decay": 0.01},
+            {"params": [named[n] for n in optimiser.groups[1].parameters], "lr": 0.03, "weight_decay": 0.0},
+        ],
+        momentum=momentum,
+    )
+    generator = torch.Generator().manual_seed(0)
+    for factor in (1.0, 0.5, 0.25):
+        gradients = tuple(torch.randn(p.shape, generator=generator) for p in optimiser.parameters)
+        for group, rate in zip(reference.param_groups, (0.1, 0.03), strict=True):
+            group["lr"] = factor * rate
+        for parameter, gradient in zip(
+            [p for group in reference.param_groups for p in group["params"]], gradients, strict=True
+        ):
+            parameter.grad = gradient.clone()
+        reference.step()
+        optimiser.step(gradients, optimiser.rates([factor])[0], torch.zeros(()))
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter, named[name])
+
+
+def test_an_update_is_left_out_once_the_loss_is_not_finite() -> None:
+    model = models.build("digits-cnn", "digits", seed=0)
+    optimiser = Sgd(model, TrainSettings())
+    before = [p.detach().clone() for p in optimiser.parameters]
+    nan = tuple(torch.full_like(p, torch.nan) for p in optimiser.parameters)
+    optimiser.step(nan, optimiser.rates([1.0])[0], torch.ones(()))
+    assert all(torch.equal(p, b) for p, b in zip(optimiser.parameters, before, strict=True))
+    assert all(torch.isfinite(m).all() for m in optimiser.momenta.values())
+
+
+def test_gradients_in_another_memory_layout_reach_the_right_weights() -> None:
+    model = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    start = model.weight.detach().clone()
+    gradient = torch.randn(3, 2, 3, 3, generator=torch.Generator().manual_seed(0))
+    optimiser = Sgd(model, TrainSettings(lr=1.0, weight_decay=0.0))
+    optimiser.step((gradient, torch.zeros(3)), optimiser.rates([1.0])[0], torch.zeros(()))
+    torch.testing.assert_close(model.weight, start - gradient)
+
+
+def test_a_model_without_parameters_to_train_is_refused() -> None:
+    with pytest.raises(SettingsError, match="requires_grad"):
+        Sgd(nn.Linear(2, 2).requires_grad_(False), TrainSettings())
+
+
+# Pruning
+
+
+def test_pruning_removes_the_smallest_weights_of_the_whole_network() -> None:
+    model = grafted_digits()
+    weights = weights_of(model)
+    assert len(weights) == 4
+    others = {n: p.detach().clone() for n, p in model.named_parameters() if n not in weights}
+    everything = torch.cat([w.detach().abs().flatten() for w in weights.values()])
+    masks = keep_masks(model, 0.3)
+    apply_masks(model, masks)
+    zeros = sum(int((w == 0).sum()) for w in weights.values())
+    assert zeros == round(0.3 * len(everything))
+    limit = everything.sort().values[zeros]
+    assert all((w.detach()[masks[n] == 1].abs() >= limit).all() for n, w in weights.items())
+    assert all(torch.equal(p, others[n]) for n, p in model.named_parameters() if n in others)
+
+
+# The preparation of a step
+
+
+def test_a_batch_larger_than_the_data_set_is_refused() -> None:
+    data = random_data("digits", 10, 0)
+    with pytest.raises(SettingsError, match="batch of 11 is larger than the 10 training images"):
+        prepare(models.build("digits-cnn", "digits", seed=0), data, TrainSettings(batch=11), CPU)
+
+
+def test_every_image_is_drawn_at_most_once_per_epoch_and_epochs_differ() -> None:
+    data = random_data("digits", 33, 0)
+    step = prepare(models.build("digits-cnn", "digits", seed=0), data, TrainSettings(batch=8), CPU)
+    step.begin_epoch(permutation(0, 0, 33), [1.0] * step.steps)
+    assert step.order.shape == (4, 8)
+    assert len(set(step.order.flatten().tolist())) == 32
+    assert permutation(0, 0, 33).tolist() != permutation(0, 1, 33).tolist()
+    assert permutation(0, 0, 33).tolist() != permutation(1, 0, 33).tolist()
+    assert len({seed_for(s, e, p) for s in range(3) for e in range(3) for p in ("order", "steps")}) == 18
+
+
+def test_fused_and_plain_steps_give_the_same_weights() -> None:
+    data = random_data("digits", 32, 0)
+    results = []
+    for fused in (True, False):
+        model = models.build("digits-cnn", "digits", seed=0)
+        settings = TrainSettings(batch=16, eps=0.1, fused=fused, slope=1e-4, l1=1e-4, prune="fixed")
+        step = prepare(model, data, settings, CPU)
+        assert step.fused == fused
+        step.task.generator.manual_seed(0)
+        step.begin_epoch(permutation(0, 0, 32), [1.0] * step.steps)
+        step()
+        step()
+        results.append((model, step.means()))
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-4)
+    for a, b in zip(results[0][0].parameters(), results[1][0].parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
+
+
+class Operations(TorchDispatchMode):
+    """The names of all operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("objective", sorted(OBJECTIVES))
+def test_a_step_never_waits_for_the_device_and_has_no_shape_that_depends_on_data(objective: str, fused: bool) -> None:
+    """What a capture forbids: reading a number back, and operations whose output's shape is not known before."""
+    settings = TrainSettings(batch=4, objective=objective, fused=fused, slope=1e-4, rs=1e-4, l1=1e-4, prune="fixed")
+    step = prepare(grafted_digits(), random_data("digits", 8, 0), settings, CPU)
+    step.begin_epoch(permutation(0, 0, 8), [1.0] * step.steps)
+    with Operations() as operations:
+        step()
+    assert "_fused_sgd_" in operations.seen
+    assert not operations.seen & {"_local_scalar_dense", "item", "nonzero", "masked_select", "unique", "lift_fresh"}
+
+
+# Evaluation
+
+
+class Threshold(nn.Module):
+    """Class 1 exactly when the first pixel is above 1/2; other pixels bend the logits so that starts matter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        value = (x[:, :1] - 0.5) * (1 + torch.sin(40 * x[:, 1:2])) + 0.02
+        return torch.cat([torch.zeros_like(value), value], 1)
+
+
+def test_accuracy_takes_bytes_and_floats_and_leaves_the_mode() -> None:
+    model = models.build("digits-cnn", "digits", seed=0).train()
+    data = random_data("digits", 20, 0)
+    x = data.x_train.permute(0, 3, 1, 2).float() / 255
+    model.eval()
+    expected = float((model(x).argmax(1) == data.y_train).float().mean())
+    model.train()
+    assert accuracy(model, data.x_train, data.y_train) == pytest.approx(expected)
+    assert accuracy(model, x, data.y_train, batch=7) == pytest.approx(expected)
+    assert model.training
+
+
+def test_robust_accuracy_falls_with_restarts_and_counts_what_survives() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(300, 2, generator=generator)
+    y = Threshold()(x).argmax(1)
+    y[:30] = 1 - y[:30]  # misclassified from the start
+    result = robust_accuracy(Threshold(), x, y, 0.05, steps=3, restarts=20, report=(1, 5, 10, 100), batch=64)
+    assert list(result.after) == [1, 5, 10, 20]
+    values = [result.clean, *result.after.values()]
+    assert values == sorted(values, reverse=True)
+    assert values[1] > values[-1] > 0.1  # restarts do find more, and not everything breaks
+    assert result.clean == pytest.approx(0.9)
+    assert result.value == float(result.survivors.float().mean())
+    assert not result.survivors[:30].any()
+    again = robust_accuracy(Threshold(), x, y, 0.05, steps=3, restarts=5, batch=64)
+    assert again.after[1] == result.after[1]
+
+
+def test_robust_accuracy_without_eps_is_accuracy() -> None:
+    x = torch.rand(50, 2, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(0, 2, (50,), generator=torch.Generator().manual_seed(1))
+    result = robust_accuracy(Threshold(), x, y, 0.0, restarts=2)
+    assert result.value == result.clean == pytest.approx(accuracy(Threshold(), x, y))
+    with pytest.raises(SettingsError, match="at least one image"):
+        robust_accuracy(Threshold(), x[:0], y[:0], 0.1)
+
+
+# Benchmark
+
+
+def test_the_benchmark_measures_both_steps_on_a_cpu() -> None:
+    result = bench_train("digits-cnn", 4, "cpu", dataset="digits", steps=2, repeats=1)
+    assert result["eager_ms"] > 0
+    assert result["speedup"] == pytest.approx(result["eager_ms"] / result["fast_ms"])
+    assert result["fast_peak_bytes"] is None
+
+
+def test_the_plain_step_of_the_benchmark_learns_like_ours() -> None:
+    """Both are the same method: after the same number of steps on the same images their losses are close."""
+    settings, data = TrainSettings(batch=32, eps=0.05, lr=100.0), random_data("digits", 32, 0)  # plain_step: lr / 1000
+    losses = []
+    for plain in (True, False):
+        model = models.build("digits-cnn", "digits", seed=0)
+        if plain:
+            take = plain_step(model, data, settings, CPU)
+            for _ in range(20):
+                take()
+        else:
+            step = prepare(model, data, settings, CPU)
+            for i in range(20):
+                step.begin_epoch(permutation(0, i, 32), [1e-3] * step.steps)
+                step()
+        x = data.x_train.permute(0, 3, 1, 2).float() / 255
+        losses.append(float(nn.functional.cross_entropy(model(x), data.y_train).detach()))
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
+    assert losses[0] < 2.3
