@@ -10,7 +10,6 @@ from lipgraft.attack.ascent import input_gradient
 from lipgraft.train.registry import Batch, Task, regulariser
 from lipgraft.train.tangent import supports, value_and_tangent
 
-
 FLOOR = 1e-4
 """Gradients shorter than this share of the batch's longest are rounding, and so is their direction.
 
