@@ -17,30 +17,35 @@ from lipgraft.network.graph import Activation, Network
 
 
 def optimised_bounds(
-    network: Network, path: Plan, intervals: list[Interval], problems: slice, index: Tensor, settings: AlphaSettings
+    network: Network,
+    path: Plan,
+    intervals: list[Interval],
+    problems: slice,
+    index: Tensor,
+    signs: Tensor,
+    settings: AlphaSettings,
 ) -> Tensor:
-    """Lower bounds of neurons and of their negatives, as `neuron_bounds`: the best of all steps, (B, 2, S).
+    """Lower bounds of sign * neuron, as `neuron_bounds`: the best of all steps, (B, G, S).
 
-    All neurons of a layer share the lines below them, one set for the lower bounds and one for the upper ones: a set
-    per neuron would not fit into memory.
+    All neurons of a group share the lines below them: lines for each neuron would not fit into memory.
     """
     acts = {i: act for i, act in network.activations() if i in path.windows and i < path.target}
     pre = {i: tuple(end[problems] for end in intervals[act.inputs[0]]) for i, act in acts.items()}
     lower, upper = intervals[path.root]
     root = (lower[problems], upper[problems])
-    sides = [_one_side(network, path, acts, pre, root, index, settings, sign) for sign in (1.0, -1.0)]
-    return torch.cat(sides, 1)
+    groups = [_one_group(network, path, acts, pre, root, index, sign, settings) for sign in torch.split(signs, 1, 1)]
+    return torch.cat(groups, 1)
 
 
-def _one_side(
+def _one_group(
     network: Network,
     path: Plan,
     acts: Mapping[int, Activation],
     pre: Mapping[int, tuple[Tensor, ...]],
     root: Interval,
     index: Tensor,
+    signs: Tensor,
     settings: AlphaSettings,
-    sign: float,
 ) -> Tensor:
     alphas = {i: relaxation(act.kind).start(*pre[i]).requires_grad_() for i, act in acts.items()}
     optimiser = torch.optim.Adam(alphas.values(), lr=settings.lr)
@@ -49,7 +54,7 @@ def _one_side(
     for _ in range(settings.intermediate):
         with torch.enable_grad():
             lines: dict[int, Lines] = {i: relax(act, pre[i][0], pre[i][1], alphas[i]) for i, act in acts.items()}
-            bound = neuron_bounds(network, path, Relaxed(lines, root), index, (sign,))
+            bound = neuron_bounds(network, path, Relaxed(lines, root), index, signs)
             optimiser.zero_grad()
             bound.sum().neg().backward()  # type: ignore[no-untyped-call]
         best = bound.detach() if best is None else torch.maximum(best, bound.detach())

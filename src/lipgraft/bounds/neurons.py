@@ -26,10 +26,8 @@ def selected(wanted: Tensor) -> Tensor:
     return out.scatter_(1, slot, places)[:, :size]
 
 
-def neuron_bounds(
-    network: Network, path: Plan, relaxed: Relaxed, index: Tensor, signs: tuple[float, ...] = (1.0, -1.0)
-) -> Tensor:
-    """Lower bounds of neurons, once for each sign: index (B, S) into the flat target -> (B, signs, S)."""
+def neuron_bounds(network: Network, path: Plan, relaxed: Relaxed, index: Tensor, signs: Tensor) -> Tensor:
+    """Lower bounds of sign * neuron: index (B, S) into the flat target, signs (B, G, S) -> (B, G, S)."""
     node = network.nodes[path.target]
     image = len(node.shape) == 3
     area = node.shape[1] * node.shape[2] if image else 1
@@ -47,8 +45,8 @@ def neuron_bounds(
             start, clean, window = path.target, True, point if image else None
             one = F.one_hot(channel, node.shape[0] if image else math.prod(node.shape)).to(relaxed.root[0])
             data = one[..., None, None] if image else one.view(*index.shape, *node.shape)
-    rows = torch.stack([sign * data for sign in signs], 1)
-    const = rows.new_zeros(rows.shape[:3]) if bias is None else torch.stack([s * bias[channel] for s in signs], 1)
+    rows = signs.view(*signs.shape, *[1] * (data.ndim - 2)) * data.unsqueeze(1)
+    const = torch.zeros_like(signs) if bias is None else signs * bias[channel].unsqueeze(1)
     walk = Substitution(network, path, relaxed, place if image else None)
     return walk.lower_bound(Rows(rows, window, clean), const, start)
 

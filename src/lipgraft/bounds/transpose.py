@@ -1,7 +1,8 @@
-"""The transposed convolution, three ways; each is the fastest somewhere.
+"""The transposed convolution, four ways; each is the fastest somewhere.
 
 - as a matrix: a window is small, so the convolution between two windows is one matrix, shared by all rows;
 - by phases: a stride s is s * s ordinary convolutions, one for each phase of the output;
+- by taps: back to very few channels, the product with all taps of the kernel, then added up where taps overlap;
 - as the library does it: with dilation or groups.
 """
 
@@ -37,6 +38,8 @@ def back_window(conv: Conv, data: Tensor, cache: Cache) -> Tensor:
             cache[key] = _library(conv, one, (0, 0), (0, 0)).flatten(1)
         return (data.reshape(*lead, -1) @ cache[key]).view(*lead, *shape)
     flat = data.reshape(-1, channels, a, b)
+    if _use_taps(conv, flat):
+        return _by_taps(conv, flat, (0, 0), shape).view(*lead, *shape)
     if _use_phases(conv, flat):
         return _by_phases(conv, flat, (0, 0), shape, cache).view(*lead, *shape)
     return _library(conv, flat, (0, 0), (0, 0)).view(*lead, *shape)
@@ -45,6 +48,8 @@ def back_window(conv: Conv, data: Tensor, cache: Cache) -> Tensor:
 def back_layer(conv: Conv, data: Tensor, shape: Shape, cache: Cache) -> Tensor:
     """Rows on all of the output -> rows on all of the input: (..., O, h, w) -> (..., *shape)."""
     lead, flat = data.shape[:-3], data.reshape(-1, *data.shape[-3:])
+    if _use_taps(conv, flat):
+        return _by_taps(conv, flat, conv.padding, shape).view(*lead, *shape)
     if _use_phases(conv, flat):
         return _by_phases(conv, flat, conv.padding, shape, cache).view(*lead, *shape)
     missing = [
@@ -63,6 +68,21 @@ def _library(conv: Conv, flat: Tensor, padding: tuple[int, int], fill: tuple[int
     return F.conv_transpose2d(flat, conv.weight, None, conv.stride, padding, fill, conv.groups, conv.dilation)
 
 
+def _use_taps(conv: Conv, flat: Tensor) -> bool:
+    """On a GPU, where a convolution with so few channels leaves most of a tile empty; a stride fills it with phases."""
+    return flat.is_cuda and conv.groups == 1 and conv.stride == (1, 1) and conv.weight.shape[1] < 8
+
+
+def _by_taps(conv: Conv, flat: Tensor, padding: tuple[int, int], shape: Shape) -> Tensor:
+    taps = conv.weight.flatten(1).t() @ flat.flatten(2)
+    kernel = conv.weight.shape[2:]
+    height, width = (
+        (m - 1) * s + d * (k - 1) + 1
+        for m, s, d, k in zip(flat.shape[2:], conv.stride, conv.dilation, kernel, strict=True)
+    )
+    return _framed(F.fold(taps, (height, width), kernel, conv.dilation, 0, conv.stride), padding, shape)
+
+
 def _use_phases(conv: Conv, flat: Tensor) -> bool:
     """Where phases apply and help: on a GPU always, on a CPU when the library meets too few channels to be fast."""
     applies = conv.stride[0] == conv.stride[1] and conv.dilation == (1, 1) and conv.groups == 1
@@ -76,13 +96,29 @@ def _by_phases(conv: Conv, flat: Tensor, padding: tuple[int, int], shape: Shape,
     little or when each alone has too few channels to keep the device busy.
     """
     s, (_, channels, kh, kw) = conv.stride[0], conv.weight.shape
+    if s == 1 and padding[0] < kh and padding[1] < kw:  # the one phase needs no frame that is cut off again
+        kernel = _joined_kernel(conv, 1, cache)
+        out = F.conv2d(flat, kernel, padding=(kh - 1 - padding[0], kw - 1 - padding[1]))
+        return _framed(out, (0, 0), shape)
     waste = math.ceil(kh / s) * math.ceil(kw / s) * s * s / (kh * kw)
-    out = _joined(conv, flat, s, cache) if waste < 1.5 or channels < 64 else _separate(conv, flat, s)
+    if waste < 1.5 or channels < 64:
+        kernel = _joined_kernel(conv, s, cache)
+        out = F.conv2d(flat, kernel, padding=(kernel.shape[2] - 1, kernel.shape[3] - 1))
+        return _framed(F.pixel_shuffle(out, s), padding, shape)
+    return _framed(_separate(conv, flat, s), padding, shape)
+
+
+def _framed(out: Tensor, padding: tuple[int, int], shape: Shape) -> Tensor:
+    """What remains of the input when its padding is cut off: a view, unless zeros must be added at the far ends."""
     (top, left), (height, width) = padding, shape[1:]
-    return F.pad(out, (-left, left + width - out.shape[3], -top, top + height - out.shape[2]))
+    below, right = top + height - out.shape[2], left + width - out.shape[3]
+    if below > 0 or right > 0:
+        return F.pad(out, (-left, right, -top, below))
+    return out[:, :, top : top + height, left : left + width]
 
 
-def _joined(conv: Conv, flat: Tensor, s: int, cache: Cache) -> Tensor:
+def _joined_kernel(conv: Conv, s: int, cache: Cache) -> Tensor:
+    """The kernels of all phases, filled up to one size: (I s s, O, ceil(kh / s), ceil(kw / s))."""
     key = ("phases", conv.name)
     if key not in cache:
         o, c, kh, kw = conv.weight.shape
@@ -91,9 +127,7 @@ def _joined(conv: Conv, flat: Tensor, s: int, cache: Cache) -> Tensor:
         # (O, I, j, r, j', r') -> (I r r', O, -j, -j'): the channel order that pixel_shuffle undoes.
         phases = taps.view(o, c, mh, s, mw, s).permute(1, 3, 5, 0, 2, 4).reshape(c * s * s, o, mh, mw)
         cache[key] = phases.flip(2, 3).contiguous()
-    kernel = cache[key]
-    out = F.conv2d(flat, kernel, padding=(kernel.shape[2] - 1, kernel.shape[3] - 1))
-    return F.pixel_shuffle(out, s) if s > 1 else out
+    return cache[key]
 
 
 def _separate(conv: Conv, flat: Tensor, s: int) -> Tensor:

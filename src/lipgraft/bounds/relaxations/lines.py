@@ -39,12 +39,14 @@ class Relaxation:
     start: (lb, ub) -> alpha (k, *lb.shape), the k free numbers of the lines that plain CROWN takes.
     relax: (lb, ub, alpha, negative_slope) -> Lines, sound for every alpha in [0, 1].
     exact: (lb, ub) -> boolean, where act is a line on [lb, ub]; such a neuron is stable.
+    one_sided: whether one of the two bounds can be enough to know that.
     """
 
     function: Callable[[Tensor, float], Tensor]
     start: Callable[[Tensor, Tensor], Tensor]
     relax: Callable[[Tensor, Tensor, Tensor, float], Lines]
     exact: Callable[[Tensor, Tensor], Tensor]
+    one_sided: bool
 
 
 RELAXATIONS: dict[str, Relaxation] = {}

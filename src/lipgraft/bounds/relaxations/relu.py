@@ -47,5 +47,5 @@ def relu(z: Tensor, negative_slope: float) -> Tensor:
     return z.relu()
 
 
-RELAXATIONS["relu"] = Relaxation(relu, start_leaky, relax_leaky, exact_leaky)
-RELAXATIONS["leaky-relu"] = Relaxation(leaky, start_leaky, relax_leaky, exact_leaky)
+RELAXATIONS["relu"] = Relaxation(relu, start_leaky, relax_leaky, exact_leaky, one_sided=True)
+RELAXATIONS["leaky-relu"] = Relaxation(leaky, start_leaky, relax_leaky, exact_leaky, one_sided=True)

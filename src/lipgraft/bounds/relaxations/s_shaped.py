@@ -83,8 +83,16 @@ def _dtanh(z: Tensor) -> Tensor:
 
 
 RELAXATIONS["sigmoid"] = Relaxation(
-    lambda z, _: z.sigmoid(), start_s_shaped, relax_s_shaped(torch.sigmoid, _dsigmoid, 0.0963), exact_s_shaped
+    lambda z, _: z.sigmoid(),
+    start_s_shaped,
+    relax_s_shaped(torch.sigmoid, _dsigmoid, 0.0963),
+    exact_s_shaped,
+    one_sided=False,
 )
 RELAXATIONS["tanh"] = Relaxation(
-    lambda z, _: z.tanh(), start_s_shaped, relax_s_shaped(torch.tanh, _dtanh, 0.7699), exact_s_shaped
+    lambda z, _: z.tanh(),
+    start_s_shaped,
+    relax_s_shaped(torch.tanh, _dtanh, 0.7699),
+    exact_s_shaped,
+    one_sided=False,
 )

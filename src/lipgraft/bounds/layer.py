@@ -1,0 +1,106 @@
+"""One layer's pre-activation bounds, tightened by backward substitution where that matters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.alpha_settings import AlphaSettings
+from lipgraft.bounds.backward import Relaxed
+from lipgraft.bounds.geometry import plan
+from lipgraft.bounds.intermediate import optimised_bounds
+from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.memory import chunked
+from lipgraft.bounds.neurons import neuron_bounds, selected
+from lipgraft.bounds.numerics import guard_lower, guard_upper
+from lipgraft.bounds.relaxations import Lines, relaxation, unstable
+from lipgraft.network.graph import Activation, Network
+
+Work = Callable[[slice, Tensor, Tensor], Tensor]
+"""(problems, index (B, S), signs (B, G, S)) -> lower bounds of sign * neuron, (B, G, S)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The node `target`, read by activations, over earlier nodes whose intervals and lines are known.
+
+    inner: (B, *shape), the node's value at the centre of each box.
+    """
+
+    network: Network
+    target: int
+    readers: list[Activation]
+    intervals: list[Interval]
+    lines: dict[int, Lines]
+    inner: Tensor
+
+    def refined(self, interval: Interval, *, everything: bool) -> Interval:
+        """Both bounds of every neuron, or what the activations need of it.
+
+        One bound settles a ReLU: a neuron that is positive somewhere in the box can be stable only by a positive lower
+        bound, and the upper one then does not matter. So the telling side comes first, and the other side only for
+        neurons that are unstable still.
+        """
+        path = plan(self.network, self.target)
+        kept: dict[tuple[int, int], Relaxed] = {}
+
+        def work(problems: slice, index: Tensor, signs: Tensor) -> Tensor:
+            key = (problems.start, problems.stop)
+            if key not in kept:
+                kept.clear()
+                lower, upper = self.intervals[path.root]
+                below = {i: line.at(problems) for i, line in self.lines.items() if i in path.windows}
+                kept[key] = Relaxed(below, (lower[problems], upper[problems]))
+            return neuron_bounds(self.network, path, kept[key], index, signs)
+
+        if everything:
+            size = math.prod(self.network.nodes[self.target].shape)
+            index = torch.arange(size, device=self.inner.device).expand(len(self.inner), -1)
+            return self._tightened(interval, index, self._both(index), path.floats, work)
+        index = self._needed(interval)
+        if not all(relaxation(act.kind).one_sided for act in self.readers):
+            return self._tightened(interval, index, self._both(index), path.floats, work)
+        telling = torch.where(self.inner.flatten(1) > 0, 1.0, -1.0).to(self.inner)
+        interval = self._tightened(interval, index, telling.gather(1, index).unsqueeze(1), path.floats, work)
+        index = self._needed(interval)
+        return self._tightened(interval, index, -telling.gather(1, index).unsqueeze(1), path.floats, work)
+
+    def optimised(self, interval: Interval, alpha: AlphaSettings) -> Interval:
+        """What is still unstable once more, with lines chosen for this layer."""
+        path = plan(self.network, self.target)
+        index = self._needed(interval)
+        # The gradient keeps the rows of every node on the way, not only of the largest two.
+        floats = path.floats * len(path.windows)
+
+        def work(problems: slice, index: Tensor, signs: Tensor) -> Tensor:
+            return optimised_bounds(self.network, path, self.intervals, problems, index, signs, alpha)
+
+        return self._tightened(interval, index, self._both(index), floats, work)
+
+    def _needed(self, interval: Interval) -> Tensor:
+        """Positions of the neurons that some activation finds unstable: (B, S)."""
+        return selected(torch.stack([unstable(act, *interval) for act in self.readers]).any(0).flatten(1))
+
+    def _both(self, index: Tensor) -> Tensor:
+        signs = torch.tensor([1.0, -1.0], dtype=self.inner.dtype, device=self.inner.device)
+        return signs[:, None].expand(len(index), 2, index.shape[1])
+
+    def _tightened(self, interval: Interval, index: Tensor, signs: Tensor, floats: int, bounds: Work) -> Interval:
+        """The interval cut with the bounds of these neurons: index (B, S), signs (B, G, S)."""
+        shape = interval[0].shape
+        lb, ub = (end.flatten(1).clone() for end in interval)
+
+        def work(problems: slice, rows: slice) -> None:
+            here, sign = index[problems, rows], signs[problems, :, rows]
+            bound = bounds(problems, here, sign)
+            low = torch.where(sign > 0, guard_lower(bound), -torch.inf).amax(1)
+            high = torch.where(sign < 0, guard_upper(-bound), torch.inf).amin(1)
+            lb[problems].scatter_(1, here, torch.maximum(lb[problems].gather(1, here), low))
+            ub[problems].scatter_(1, here, torch.minimum(ub[problems].gather(1, here), high))
+
+        chunked(len(lb), index.shape[1], floats * signs.shape[1] * lb.element_size(), lb.device, work)
+        return lb.view(shape), ub.view(shape)

@@ -1,0 +1,132 @@
+"""Time, memory and circumstances of a measurement."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import platform
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[3]  # of the repository, when the package is used from one
+
+
+def environment(device: str | torch.device) -> dict[str, Any]:
+    """Hardware, versions and commit: what a figure needs beside it."""
+    place = torch.device(device)
+    return {
+        "device": torch.cuda.get_device_name(place) if place.type == "cuda" else _processor(),
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "commit": _commit(),
+    }
+
+
+def timed(
+    work: Callable[[], Tensor], device: torch.device, repeats: int, *, warm_up: bool = True
+) -> tuple[float, int, Tensor]:
+    """(median seconds, peak bytes, the result). The peak counts the warm-up too: later runs may reuse its memory."""
+    times = []
+    with peak_memory(device) as peak:
+        for _ in range(repeats + warm_up):
+            _wait(device)
+            began = time.perf_counter()
+            result = work()
+            _wait(device)
+            times.append(time.perf_counter() - began)
+    return statistics.median(times[warm_up:]), peak[0], result
+
+
+@contextmanager
+def peak_memory(device: torch.device) -> Iterator[list[int]]:
+    """A list that holds, after the block, the most bytes allocated on a GPU, or by how much the process grew."""
+    peak = [0]
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        yield peak
+        peak[0] = torch.cuda.max_memory_allocated(device)
+        return
+    _give_back()
+    before, done, highest = _resident(), threading.Event(), [0]
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            highest[0] = max(highest[0], _resident())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+        peak[0] = max(highest[0], _resident()) - before
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, or earlier work would hide what the next one takes."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # of glibc alone
+    if trim is not None:
+        trim(0)
+
+
+def _resident() -> int:
+    """Bytes of this process in memory now; its highest value so far where the system does not say more."""
+    statm = Path("/proc/self/statm")
+    if statm.is_file():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    import resource  # not on every system
+
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        sizes = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        return int(sizes["MemAvailable"].split()[0]) * 1024
+    return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE")) // 2
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The repository's commit, with a mark when files differ from it; None outside a repository."""
+    if not (ROOT / ".git").exists():
+        return None
+    try:
+        head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            ["git", "-C", ROOT, "status", "--porcelain"], capture_output=True, text=True, check=True
+        )
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
