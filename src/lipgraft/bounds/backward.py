@@ -8,12 +8,14 @@ neurons (the neuron and its negative, for both bounds in one pass), S rows; bloc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from lipgraft.bounds import fused
 from lipgraft.bounds.geometry import Plan, Window
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.relaxations import Lines
@@ -121,17 +123,24 @@ class Substitution:
         if window is None:
             return layer if layer.ndim == len(shape) + 3 else layer[:, None, None]
         assert self.place is not None
+        picked = pick(self._cut(i, name, layer, window), self.place)
+        return picked.view(*picked.shape[:3], shape[0], *window.size)
+
+    def _cut(self, i: int, name: str, layer: Tensor, window: Window) -> Tensor:
+        """The windows of every place, cut once: (B, places, K)."""
         key = (i, name, window)
         if key not in self.relaxed.cuts:
             self.relaxed.cuts[key] = cut(layer, window, self.plan.grid)
-        picked = pick(self.relaxed.cuts[key], self.place)
-        return picked.view(*picked.shape[:3], shape[0], *window.size)
+        return self.relaxed.cuts[key]
 
     def _activation(self, i: int, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
         """Positive coefficients take the lower line, negative ones the upper line."""
         lines, data, window = self.relaxed.lines[i], rows.data, rows.window
         if self.record is not None:
             self.record[i] = data
+        shared = lines.lower_slope.ndim == 1 + len(self.network.nodes[i].shape)  # by all rows of a problem
+        if shared and fused.usable(data, lines.lower_slope, lines.upper_slope):
+            return self._activation_fused(i, rows, const)
         lower = self._values(i, "lower_slope", lines.lower_slope, window)
         gap = self._values(i, "slope_gap", lines.upper_slope - lines.lower_slope, window)
         # data * lower + min(data, 0) * (upper - lower): few passes over the largest tensors there are.
@@ -145,10 +154,38 @@ class Substitution:
             else:
                 low = self._values(i, "lower_intercept", lines.lower_intercept, window)
                 const = const + _dot(data - negative, low) + _dot(negative, high)
-        if i in self.relaxed.shifts:
-            assert window is None
-            out = out + self.relaxed.shifts[i]
-        return Rows(out, window, True), const
+        return Rows(self._shifted(i, out), window, True), const
+
+    def _shifted(self, i: int, data: Tensor) -> Tensor:
+        return data + self.relaxed.shifts[i] if i in self.relaxed.shifts else data
+
+    def _activation_fused(self, i: int, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
+        lines, data, window = self.relaxed.lines[i], rows.data, rows.window
+        zero = torch.zeros_like(lines.upper_slope) if lines.upper_intercept is None else lines.upper_intercept
+        out, sums = fused.relax(
+            data.reshape(-1, math.prod(data.shape[3:])),
+            self._lines_of_rows(data, window),
+            self._table(i, "lower_slope", lines.lower_slope, window),
+            self._table(i, "slope_gap", lines.upper_slope - lines.lower_slope, window),
+            self._table(i, "upper_intercept", zero, window),
+            None if lines.lower_intercept is None else self._table(i, "lower_intercept", lines.lower_intercept, window),
+        )
+        return Rows(self._shifted(i, out.view(data.shape)), window, True), const + sums.view(const.shape)
+
+    def _table(self, i: int, name: str, layer: Tensor, window: Window | None) -> Tensor:
+        """A layer's tensor (B, *shape) as lines that rows can share: (B, K), or (B * places, K) for windows."""
+        if window is None:
+            return layer.reshape(len(layer), -1)
+        return self._cut(i, name, layer, window).flatten(0, 1)
+
+    def _lines_of_rows(self, data: Tensor, window: Window | None) -> Tensor:
+        """Which line of the tables belongs to each row: (B * G * S,)."""
+        batch, groups, count = data.shape[:3]
+        line = torch.arange(batch, device=data.device)[:, None]
+        if window is not None:
+            assert self.place is not None
+            line = line * (self.plan.grid[0] * self.plan.grid[1]) + self.place
+        return line[:, None].expand(batch, groups, count).reshape(-1)
 
     def _affine(self, i: int, node: Node, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
         data, window = self._cleaned(i, rows), rows.window
@@ -189,6 +226,13 @@ class Substitution:
     def minimum(self, rows: Rows) -> Tensor:
         """min over the box of sum(rows * x) = rows . centre - |rows| . radius, (B, G, S)."""
         lower, upper = self.relaxed.root
+        if fused.usable(rows.data):
+            centre = self._table(self.plan.root, "centre", (lower + upper) / 2, rows.window)
+            radius = self._table(self.plan.root, "radius", (upper - lower) / 2, rows.window)
+            flat = rows.data.reshape(-1, math.prod(rows.data.shape[3:]))
+            return fused.minimum(flat, self._lines_of_rows(rows.data, rows.window), centre, radius).view(
+                rows.data.shape[:3]
+            )
         centre = self._values(self.plan.root, "centre", (lower + upper) / 2, rows.window)
         radius = self._values(self.plan.root, "radius", (upper - lower) / 2, rows.window)
         return _dot(rows.data, centre) - _dot(rows.data.abs(), radius)

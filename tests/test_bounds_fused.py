@@ -1,0 +1,58 @@
+"""The GPU kernels give the numbers of the plain formulas; here they run in Triton's interpreter, on the CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+import torch
+from torch import nn
+from lipgraft.bounds import bound, fused
+from lipgraft.box import Box
+from lipgraft.graft import apply
+
+g = torch.Generator().manual_seed(0)
+rows, tables = torch.randn(5, 70, generator=g), torch.randn(4, 3, 70, generator=g)
+index = torch.tensor([2, 0, 0, 1, 2])
+lower, gap, high, low = (table[index] for table in tables)
+negative, positive = rows.clamp(max=0), rows.clamp(min=0)
+assert fused.usable(rows) and not fused.usable(rows.clone().requires_grad_())
+out, const = fused.relax(rows, index, tables[0], tables[1], tables[2], None)
+torch.testing.assert_close(out, rows * lower + negative * gap)
+torch.testing.assert_close(const, (negative * high).sum(1))
+_, const = fused.relax(rows, index, *tables)
+torch.testing.assert_close(const, (negative * high + positive * low).sum(1))
+least = fused.minimum(rows, index, tables[0], tables[1])
+torch.testing.assert_close(least, (rows * lower - rows.abs() * gap).sum(1))
+rows[0, 3] = torch.nan
+assert fused.relax(rows, index, *tables)[0][0].isnan().any() and fused.minimum(rows, index, *tables[:2])[0].isnan()
+
+model = nn.Sequential(
+    nn.Conv2d(2, 4, 3, 1, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16, 5), nn.Tanh(),
+    nn.Linear(5, 3),
+)
+for p in model.parameters():
+    p.data = torch.randn(p.shape, generator=g) / 2
+x = torch.rand(2, 2, 4, 4, generator=g)
+masks = {"1": torch.rand(4, 4, 4, generator=g) < 0.5, "3": torch.rand(4, 2, 2, generator=g) < 0.5}
+for net in (model, apply(model, masks, slope=0.3, intercept=0.1, input_shape=(2, 4, 4))):
+    with_kernels = bound(net, Box.linf(x, 0.1), neurons="all")
+    fused.usable, kept = (lambda *_: False), fused.usable
+    plain = bound(net, Box.linf(x, 0.1), neurons="all")
+    fused.usable = kept
+    torch.testing.assert_close(with_kernels.lower, plain.lower)
+    torch.testing.assert_close(with_kernels.upper, plain.upper)
+    for name, (lower, upper) in plain.layers.items():
+        torch.testing.assert_close(with_kernels.layers[name][0], lower)
+        torch.testing.assert_close(with_kernels.layers[name][1], upper)
+print("the same numbers")
+"""
+
+
+def test_the_kernels_give_the_numbers_of_the_plain_formulas() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}  # must be set before the kernels are defined
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the same numbers" in done.stdout
