@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytest.importorskip("triton", reason="Triton is made for Linux alone")
+
 SCRIPT = """
 import torch
 from torch import nn
@@ -36,8 +40,10 @@ model = nn.Sequential(
 for p in model.parameters():
     p.data = torch.randn(p.shape, generator=g) / 2
 x = torch.rand(2, 2, 4, 4, generator=g)
+cases = [(x, model), (x[:1], model)]  # one problem alone: its index is an expanded view
 masks = {"1": torch.rand(4, 4, 4, generator=g) < 0.5, "3": torch.rand(4, 2, 2, generator=g) < 0.5}
-for net in (model, apply(model, masks, slope=0.3, intercept=0.1, input_shape=(2, 4, 4))):
+cases.append((x, apply(model, masks, slope=0.3, intercept=0.1, input_shape=(2, 4, 4))))
+for x, net in cases:
     with_kernels = bound(net, Box.linf(x, 0.1), neurons="all")
     fused.usable, kept = (lambda *_: False), fused.usable
     plain = bound(net, Box.linf(x, 0.1), neurons="all")

@@ -42,7 +42,7 @@ def relax(
 
     rows: (R, K); index: (R,), a line of each table; tables: (T, K); low None: zero. -> (R, K), (R,).
     """
-    rows = rows.contiguous()
+    rows, index = rows.contiguous(), index.contiguous()  # one problem alone makes an expanded index a view
     out, const = torch.empty_like(rows), rows.new_empty(len(rows))
     if rows.numel():
         tables = [table.contiguous() for table in (lower, gap, high, high if low is None else low)]
@@ -54,7 +54,7 @@ def relax(
 
 def minimum(rows: Tensor, index: Tensor, centre: Tensor, radius: Tensor) -> Tensor:
     """For each row the sum of rows * centre - |rows| * radius: (R, K), (R,), (T, K) -> (R,)."""
-    rows = rows.contiguous()
+    rows, index = rows.contiguous(), index.contiguous()  # one problem alone makes an expanded index a view
     out = rows.new_empty(len(rows))
     if rows.numel():
         _kernels().minimum_of_rows[(len(rows),)](

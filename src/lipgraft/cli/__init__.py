@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lipgraft.cli import attack, data, graft, train
+from lipgraft.cli import attack, bench, data, export, graft, report, run, train, verify
 from lipgraft.errors import LipgraftError
 from lipgraft.version import __version__
 
@@ -23,10 +23,15 @@ app = typer.Typer(
 )
 
 # One line per verb.
-app.add_typer(data.app, name="data")
+app.command("run", epilog=run.EPILOG)(run.run)
 app.command("train", epilog=train.EPILOG)(train.train)
 app.command("graft", epilog=graft.EPILOG)(graft.graft)
+app.command("verify", epilog=verify.EPILOG)(verify.verify)
 app.command("attack", epilog=attack.EPILOG)(attack.attack)
+app.command("export", epilog=export.EPILOG)(export.export)
+app.command("report", epilog=report.EPILOG)(report.report)
+app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
 
 
 def _print_version(wanted: bool) -> None:
