@@ -1,0 +1,213 @@
+"""From the nodes of an ONNX file to layers.
+
+Shapes are those that the file has with a batch of one, so that files with and without a batch axis are the same thing
+here: a layer's result holds the numbers of one ONNX tensor per row, in the same order, and changes of shape are only
+remembered until some layer needs a particular one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lipgraft.errors import UnsupportedOperationError
+from lipgraft.interop.module import INPUT, OnnxNetwork, Step, View
+from lipgraft.interop.onnx_file import OnnxFile, Shape
+from lipgraft.interop.optional import need
+
+_EXAMPLES = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor that depends on the input. layer: the one that computes it; shape: the tensor's shape in the file.
+
+    example: (2, *shape of the layer's result for one input), to find shapes by running layers.
+    """
+
+    layer: str
+    shape: Shape
+    example: Tensor
+
+    @property
+    def laid(self) -> Shape:
+        """The shape of the layer's result, without the batch axis."""
+        return tuple(self.example.shape[1:])
+
+
+Operand = Value | Tensor | None
+Handler = Callable[["Call"], Operand]
+OPERATORS: dict[str, Handler] = {}
+
+
+def imports(*names: str) -> Callable[[Handler], Handler]:
+    """Register the handler of these ONNX operators."""
+
+    def register(handler: Handler) -> Handler:
+        OPERATORS.update(dict.fromkeys(names, handler))
+        return handler
+
+    return register
+
+
+class Call:
+    """One node of the file, while it is being converted: its attributes and inputs, and ways to answer."""
+
+    def __init__(self, importer: Importer, node: Any, inputs: Sequence[Operand]) -> None:
+        self.importer, self.node, self.inputs = importer, node, tuple(inputs)
+        get = need("onnx.helper").get_attribute_value
+        self.attributes: dict[str, Any] = {a.name: get(a) for a in node.attribute}
+        self.opset = importer.file.opset
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        value = self.attributes.get(name, default)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def value(self, index: int = 0) -> Value:
+        """An input that must depend on the network's input."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if not isinstance(value, Value):
+            raise self.unsupported(f"its input {index} is a constant where a result of the network is expected")
+        return value
+
+    def constant(self, index: int) -> Tensor | None:
+        """An input that must be constant, or None where it is left out."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if isinstance(value, Value):
+            raise self.unsupported(f"its input {index} depends on the network's input where a constant is expected")
+        return value
+
+    def integers(self, name: str, index: int) -> list[int] | None:
+        """Integers from an attribute (older opsets) or from a constant input (newer ones)."""
+        if name in self.attributes:
+            return [int(n) for n in self.attributes[name]]
+        given = self.constant(index)
+        return None if given is None else [int(n) for n in given.flatten().tolist()]
+
+    def numbers(self, tensor: Tensor) -> Tensor:
+        """A constant in the network's dtype."""
+        return tensor.to(self.importer.dtype)
+
+    def unsupported(self, why: str) -> UnsupportedOperationError:
+        name, operator = self.node.name or ", ".join(self.node.output), self.node.op_type
+        return UnsupportedOperationError(
+            f"{self.importer.file.path}: the ONNX operator {operator} of node {name!r} is not supported: {why}."
+        )
+
+    def emit(self, layer: nn.Module, *inputs: Value, shape: Shape | None = None) -> Value:
+        """Append a layer. shape: of the result in the file; by default a batch of one and the layer's own."""
+        try:
+            return self.importer.emit(layer, inputs, shape, self.node)
+        except RuntimeError as error:
+            raise self.unsupported(f"its parts do not fit together ({error})") from None
+
+    def laid_out(self, value: Value, shape: Shape) -> Value:
+        """The same numbers, with this shape for a row of the layer's result."""
+        if value.laid == shape:
+            return value
+        return self.emit(View(shape), value, shape=value.shape)
+
+    def reshaped(self, value: Value, shape: Shape) -> Value:
+        """The value under another shape in the file; no layer is needed."""
+        if math.prod(shape) != math.prod(value.shape):
+            raise self.unsupported(f"it turns shape {value.shape} into {shape}")
+        return replace(value, shape=shape)
+
+    def image(self, value: Value) -> Value:
+        """A value of shape (1, channels, rows, columns), its rows laid out as images."""
+        if len(value.shape) != 4 or value.shape[0] != 1:
+            raise self.unsupported(f"it needs one image (1, channels, rows, columns), and gets shape {value.shape}")
+        return self.laid_out(value, value.shape[1:])
+
+    def used_once(self, index: int) -> bool:
+        """Whether this node alone reads its input."""
+        return self.importer.uses[self.node.input[index]] == 1
+
+
+class Importer:
+    """Walks the nodes of a file in order."""
+
+    def __init__(self, file: OnnxFile) -> None:
+        self.file = file
+        self.dtype = getattr(torch, file.dtype)
+        self.layers: dict[str, nn.Module] = {}
+        self.steps: list[Step] = []
+        self.known: dict[str, Operand] = {"": None}
+        self.known |= {name: _tensor(array) for name, array in file.constants().items()}
+        self.uses = Counter(name for node in file.model.graph.node for name in node.input)
+        self.uses.update([file.output_name])
+        example = torch.rand(_EXAMPLES, *file.input_shape, generator=torch.Generator().manual_seed(0))
+        self.known[file.input_name] = Value(INPUT, file.shape, example.to(self.dtype))
+
+    @torch.no_grad()
+    def run(self) -> OnnxNetwork:
+        for node in self.file.model.graph.node:
+            self.convert(node)
+        output = self.known[self.file.output_name]
+        if not isinstance(output, Value):
+            raise UnsupportedOperationError(f"{self.file.path}: the output does not depend on the input.")
+        size = math.prod(output.shape)
+        if output.laid != (size,) or not self.steps or self.steps[-1].layer != output.layer:
+            self.emit(View((size,)), (output,), (1, size), self.file.model.graph.node[-1])
+        return OnnxNetwork(self.file.input_shape, self.layers, self.steps).eval()
+
+    def convert(self, node: Any) -> None:
+        inputs = [self.known[name] for name in node.input]
+        if not any(isinstance(value, Value) for value in inputs):
+            self.known.update(self._folded(node, inputs))
+            return
+        call = Call(self, node, inputs)
+        if node.op_type not in OPERATORS:
+            raise call.unsupported(f"known operators are {', '.join(sorted(OPERATORS))}")
+        self.known[node.output[0]] = OPERATORS[node.op_type](call)
+        for extra in node.output[1:]:
+            if self.uses[extra]:
+                raise call.unsupported(f"its output {extra!r} is used, and only the first one is computed")
+
+    def emit(self, layer: nn.Module, inputs: Sequence[Value], shape: Shape | None, node: Any) -> Value:
+        example = layer.eval()(*(value.example for value in inputs))
+        name = self._name(layer, node)
+        self.layers[name] = layer
+        self.steps.append(Step(name, tuple(value.layer for value in inputs)))
+        return Value(name, shape or (1, *example.shape[1:]), example)
+
+    def _name(self, layer: nn.Module, node: Any) -> str:
+        """An attribute name, after the node's name; a layer that only prepares the node's own says what it is."""
+        base = re.sub(r"\W+", "_", node.name, flags=re.ASCII).strip("_") or f"{node.op_type.lower()}_{len(self.layers)}"
+        if not base[0].isalpha():
+            base = f"{node.op_type.lower()}_{base}"
+        if isinstance(layer, View | nn.ZeroPad2d) and node.op_type != "Pad":
+            base = f"{base}_{'view' if isinstance(layer, View) else 'pad'}"
+        name, number = base, 2
+        while name in self.layers or hasattr(OnnxNetwork, name) or name in ("input_shape", "steps"):
+            name, number = f"{base}_{number}", number + 1
+        return name
+
+    def _folded(self, node: Any, inputs: Sequence[Operand]) -> dict[str, Operand]:
+        """The results of a node whose inputs are all constant."""
+        helper = need("onnx.helper")
+        given = zip(node.input, inputs, strict=True)
+        feeds = {name: value.numpy() for name, value in given if isinstance(value, Tensor)}
+        ends = [[helper.make_empty_tensor_value_info(name) for name in names] for names in (feeds, node.output)]
+        opset = helper.make_opsetid("", self.file.opset)  # a node alone would mean the newest one
+        model = helper.make_model(helper.make_graph([node], "constant", *ends), opset_imports=[opset])
+        try:
+            results = need("onnx.reference").ReferenceEvaluator(model).run(None, feeds)
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UnsupportedOperationError(
+                f"{self.file.path}: the constant node {node.name!r} ({node.op_type}) cannot be computed: {reason}."
+            ) from None
+        return {name: _tensor(np.asarray(result)) for name, result in zip(node.output, results, strict=True)}
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.array(array))  # a copy: arrays from a file are read-only

@@ -1,0 +1,99 @@
+"""An imported network as an nn.Module: a list of layers, each reading the results of earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+INPUT = ""
+"""The name under which steps read the network's input; no layer has it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Call the layer of this name with the results of the layers named in inputs."""
+
+    layer: str
+    inputs: tuple[str, ...]
+
+
+class OnnxNetwork(nn.Module):
+    """x: (B, *input_shape) -> (B, outputs). Layers are attributes, named after the file's nodes."""
+
+    def __init__(self, input_shape: Sequence[int], layers: Mapping[str, nn.Module], steps: Sequence[Step]) -> None:
+        super().__init__()
+        self.input_shape = tuple(input_shape)
+        self.steps = tuple(steps)
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, *input_shape) -> (B, outputs)."""
+        values = {INPUT: x}
+        for step in self.steps:
+            x = getattr(self, step.layer)(*(values[name] for name in step.inputs))
+            values[step.layer] = x
+        return x
+
+
+class View(nn.Module):
+    """The same numbers in another shape. x: (B, ...) -> (B, *shape)."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(-1, *self.shape)
+
+
+class Sum(nn.Module):
+    """The sum of two results of the same shape."""
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return x + other
+
+
+class Difference(nn.Module):
+    """The difference of two results of the same shape."""
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return x - other
+
+
+class _Constant(nn.Module):
+    constant: Tensor
+
+    def __init__(self, constant: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("constant", constant)
+
+
+class Shift(_Constant):
+    """x + constant."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.constant
+
+
+class Unshift(_Constant):
+    """x - constant."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.constant
+
+
+class Multiply(_Constant):
+    """x * constant."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.constant
+
+
+class Divide(_Constant):
+    """x / constant."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.constant

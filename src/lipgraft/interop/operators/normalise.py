@@ -1,0 +1,44 @@
+"""BatchNorm, and operators that change nothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.interop.importer import Call, Value, imports
+
+
+@imports("BatchNormalization")
+def batch_normalization(call: Call) -> Value:
+    value = call.value()
+    if call.attribute("training_mode", 0):
+        raise call.unsupported("it is in training mode")
+    if not 2 <= len(value.shape) <= 4 or value.shape[0] != 1:
+        raise call.unsupported(f"it needs one input (1, channels, ...), and gets shape {value.shape}")
+    given = [call.constant(i) for i in range(1, 5)]
+    scale, shift, mean, variance = (call.numbers(t) for t in given if t is not None)
+    kind = nn.BatchNorm2d if len(value.shape) == 4 else nn.BatchNorm1d
+    if len(scale) != value.shape[1]:
+        raise call.unsupported(f"it has {len(scale)} channels, and gets shape {value.shape}")
+    layer = kind(len(scale), eps=float(call.attribute("epsilon", 1e-5)), dtype=call.importer.dtype)
+    state: dict[str, Tensor] = {"weight": scale, "bias": shift, "running_mean": mean, "running_var": variance}
+    layer.load_state_dict({**state, "num_batches_tracked": torch.tensor(0)})
+    return call.emit(layer, call.laid_out(value, value.shape[1:]))
+
+
+@imports("Identity", "Dropout")
+def identity(call: Call) -> Value:
+    if call.node.op_type == "Dropout":
+        training = call.constant(2)
+        if training is not None and bool(training):
+            raise call.unsupported("it drops values at random: it is in training mode")
+    return call.value()
+
+
+@imports("Cast")
+def cast(call: Call) -> Value:
+    """Between float and double: a question of rounding alone, and all work is done in the input's type."""
+    to = int(call.attribute("to"))
+    if to not in (1, 11):  # FLOAT, DOUBLE
+        raise call.unsupported("it converts to a type other than float and double")
+    return call.value()

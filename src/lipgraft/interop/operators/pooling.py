@@ -1,0 +1,44 @@
+"""Average pooling."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from lipgraft.interop.importer import Call, Value, imports
+from lipgraft.interop.operators.affine import padded, padding, pair
+
+
+@imports("AveragePool")
+def average_pool(call: Call) -> Value:
+    image = call.image(call.value())
+    kernel, stride = pair(call, "kernel_shape", False, 1), pair(call, "strides", False, 1)
+    if any(n != 1 for n in call.attribute("dilations", [1])):
+        raise call.unsupported("its window is dilated")
+    sides = padding(call, image.laid[1:], kernel, stride, False)
+    counts = bool(call.attribute("count_include_pad", 0))
+    if sides[:2] != sides[2:]:
+        if not counts:
+            raise call.unsupported("its padding differs from side to side and is not counted")
+        image, sides = padded(call, image, sides), (0, 0, 0, 0)
+    if any(n + 2 * p < k for n, p, k in zip(image.laid[1:], sides[:2], kernel, strict=True)):
+        raise call.unsupported(f"its window does not fit into an input of shape {image.shape}")
+    if any(p > k // 2 for p, k in zip(sides[:2], kernel, strict=True)):
+        raise call.unsupported("its padding is more than half of its window")
+    ceil = bool(call.attribute("ceil_mode", 0))
+    return call.emit(nn.AvgPool2d(kernel, stride, sides[:2], ceil_mode=ceil, count_include_pad=counts), image)
+
+
+@imports("GlobalAveragePool")
+def global_average_pool(call: Call) -> Value:
+    return call.emit(nn.AdaptiveAvgPool2d(1), call.image(call.value()))
+
+
+@imports("ReduceMean")
+def reduce_mean(call: Call) -> Value:
+    """The mean over rows and columns is global average pooling."""
+    value = call.value()
+    axes = call.integers("axes", 1) or []
+    if len(value.shape) != 4 or sorted(axis % 4 for axis in axes) != [2, 3]:
+        raise call.unsupported(f"only the mean over rows and columns of an image is known; axes {axes}")
+    pooled = call.emit(nn.AdaptiveAvgPool2d(1), call.image(value))
+    return pooled if call.attribute("keepdims", 1) else call.reshaped(pooled, pooled.shape[:2])

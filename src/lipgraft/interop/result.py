@@ -1,0 +1,39 @@
+"""What is said of one instance, in the words of the verification competition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from lipgraft.interop.replay import Counterexample
+
+Word = Literal["unsat", "sat", "unknown", "timeout", "error"]
+
+
+@dataclass(frozen=True, eq=False)
+class VnnResult:
+    """status: "unsat" only with a proof, "sat" only with a counterexample that onnxruntime confirmed.
+
+    reason: why it is "unknown" or "error". method: the stage that decided, or the last one that ran. seconds: of wall
+    time, reading the files included.
+    """
+
+    status: Word
+    counterexample: Counterexample | None = None
+    reason: str | None = None
+    method: str | None = None
+    seconds: float = 0.0
+
+    def text(self) -> str:
+        """The content of a results file: the word, and for "sat" the values of all variables."""
+        if self.counterexample is None:
+            return f"{self.status}\n"
+        pairs = [*_pairs("X", self.counterexample.x), *_pairs("Y", self.counterexample.y)]
+        return f"{self.status}\n(" + "\n ".join(pairs) + ")\n"
+
+
+def _pairs(letter: str, values: Tensor) -> list[str]:
+    """(X_0 0.5), ...: with all digits, so that reading gives the same number."""
+    return [f"({letter}_{i} {value!r})" for i, value in enumerate(values.double().tolist())]

@@ -1,0 +1,45 @@
+"""What a VNNLIB file says: boxes of inputs, and the outputs that must not occur there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Conjunction:
+    """All outputs y with A y <= b. A: (k, outputs), b: (k,), float64."""
+
+    A: Tensor
+    b: Tensor
+
+    def excess(self, y: Tensor) -> Tensor:
+        """max_i (A_i y - b_i), for y (B, outputs) -> (B,): at most 0 exactly where all rows hold."""
+        return (y.to(self.A) @ self.A.T - self.b).amax(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """The property is violated by an x with lower <= x <= upper whose output lies in one of the disjuncts.
+
+    lower, upper: (inputs,), float64.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    disjuncts: tuple[Conjunction, ...]
+
+    def excess(self, y: Tensor) -> Tensor:
+        """The least excess of any disjunct, for y (B, outputs) -> (B,): at most 0 exactly at a violation."""
+        return torch.stack([disjunct.excess(y) for disjunct in self.disjuncts]).amin(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Specification:
+    """Inputs X_0 .. and outputs Y_0 .. by their number, and the regions where a violation is looked for."""
+
+    inputs: int
+    outputs: int
+    regions: tuple[Region, ...]

@@ -1,0 +1,193 @@
+"""ONNX files become modules that compute what onnxruntime computes, and that can be bounded."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from interop_cases import CASES, Graph
+from lipgraft import Box, bound, graft, models
+from lipgraft.errors import CheckpointError, LipgraftError, UnsupportedOperationError
+from lipgraft.interop import OnnxRuntime, load_onnx
+from lipgraft.network import trace
+
+OPSETS = (9, 13, 21)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("name", CASES)
+def test_an_imported_network_computes_what_onnxruntime_computes(name: str, opset: int, tmp_path: Path) -> None:
+    path = CASES[name](tmp_path / "net.onnx", opset)
+    network, runtime = load_onnx(path), OnnxRuntime(path)
+    x = torch.randn(5, *network.input_shape, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        got, expected = network(x), runtime(x)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    assert expected.std() > 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bounds_of_an_imported_network_hold_for_points_in_the_box(name: str, tmp_path: Path) -> None:
+    path = CASES[name](tmp_path / "net.onnx", 13)
+    network, runtime = load_onnx(path), OnnxRuntime(path)
+    generator = torch.Generator().manual_seed(2)
+    box = Box.linf(torch.rand(1, *network.input_shape, generator=generator), 0.1)
+    bounds = bound(network, box, "crown")
+    share = torch.rand(200, *network.input_shape, generator=generator)
+    y = runtime(box.lower + share * (box.upper - box.lower))
+    assert bool((y >= bounds.lower - 1e-5).all())
+    assert bool((y <= bounds.upper + 1e-5).all())
+    assert bool((bounds.upper - bounds.lower < 100).all())
+
+
+def test_a_network_in_double_precision_stays_so(tmp_path: Path) -> None:
+    g = Graph([1, 3], dtype=np.float64)
+    g.add("Gemm", g.last, g.random(3, 2), g.random(2))
+    path = g.save(tmp_path / "double.onnx", [1, 2])
+    x = torch.rand(2, 3, dtype=torch.float64)
+    assert load_onnx(path)(x).dtype == torch.float64
+    torch.testing.assert_close(load_onnx(path)(x).detach(), OnnxRuntime(path)(x), atol=1e-12, rtol=0)
+
+
+def test_models_load_reads_onnx_files_and_they_can_be_grafted(tmp_path: Path) -> None:
+    network = models.load(CASES["convolutions"](tmp_path / "net.onnx", 13))
+    shapes = {node.name: node.shape for _, node in trace(network, network.input_shape).activations()}
+    assert list(shapes) == ["relu3", "relu5"]
+    masks = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
+    grafted = graft.apply(network, masks, slope=0.5, input_shape=network.input_shape)
+    x = torch.rand(2, *network.input_shape)
+    middle = (grafted(x[:1]) + grafted(x[1:])) / 2
+    torch.testing.assert_close(grafted(x.mean(0, keepdim=True)), middle)  # all neurons are lines: the network is affine
+
+
+def test_matmul_and_add_become_one_linear_layer(tmp_path: Path) -> None:
+    network = load_onnx(CASES["collision_avoidance"](tmp_path / "net.onnx", 13))
+    layers = [layer for layer in network.modules() if isinstance(layer, torch.nn.Linear)]
+    assert len(layers) == 3
+    assert all(layer.bias is not None for layer in layers)
+
+
+def test_a_product_that_is_read_twice_keeps_its_own_value(tmp_path: Path) -> None:
+    g = Graph([1, 3])
+    product = g.add("MatMul", g.last, g.random(3, 3))
+    g.add("Add", product, g.random(3))
+    g.add("Add", product, g.last)
+    path = g.save(tmp_path / "net.onnx", [1, 3])
+    x = torch.rand(2, 3)
+    torch.testing.assert_close(load_onnx(path)(x).detach(), OnnxRuntime(path)(x))
+
+
+def test_gzipped_files_are_read(tmp_path: Path) -> None:
+    path = CASES["convolutions"](tmp_path / "net.onnx", 13)
+    packed = tmp_path / "net.onnx.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    x = torch.rand(2, 3, 6, 6)
+    torch.testing.assert_close(load_onnx(packed)(x), load_onnx(path)(x))
+
+
+def broken(kind: str, tmp_path: Path) -> Path:
+    """A file with one node that cannot be imported; the node is called `culprit`."""
+    image = kind in ("MaxPool", "Transpose", "channels", "AveragePool")
+    g = Graph([1, 2, 4, 4] if image else [1, 4])
+    x = g.last
+    match kind:
+        case "MaxPool":
+            g.add("MaxPool", name="culprit", kernel_shape=[2, 2])
+        case "AveragePool":
+            g.add("AveragePool", name="culprit", kernel_shape=[2, 2], pads=[0, 0, 1, 1])
+        case "Transpose":
+            g.add("Transpose", name="culprit", perm=[0, 2, 3, 1])
+        case "channels":
+            g.add("Pad", x, g.number(np.array([0, 1, 0, 0, 0, 0, 0, 0])), name="culprit")
+        case "Mul":
+            g.add("Mul", x, x, name="culprit")
+        case "Div":
+            g.add("Div", g.random(4), x, name="culprit")
+        case "MatMul":
+            g.add("MatMul", x, g.add("Reshape", x, g.number(np.array([4, 1]))), name="culprit")
+        case "Softmax":
+            g.add("Softmax", name="culprit", axis=1)
+        case "Cast":
+            g.add("Cast", name="culprit", to=10)
+            g.add("Cast", to=1)
+        case "Add":
+            g.add("Add", x, g.random(3, 4), name="culprit")
+    return g.save(tmp_path / "net.onnx", None)  # type: ignore[arg-type]
+
+
+KINDS = ("MaxPool", "AveragePool", "Transpose", "channels", "Mul", "Div", "MatMul", "Softmax", "Cast", "Add")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unsupported_operator_is_named_with_its_node(kind: str, tmp_path: Path) -> None:
+    operator = "Pad" if kind == "channels" else kind
+    with pytest.raises(UnsupportedOperationError, match=rf"{operator} of node 'culprit'"):
+        load_onnx(broken(kind, tmp_path))
+
+
+def test_a_truncated_file_is_an_error_wherever_it_is_cut(tmp_path: Path) -> None:
+    whole = CASES["convolutions"](tmp_path / "net.onnx", 13).read_bytes()
+    cut = tmp_path / "cut.onnx"
+    for length in [0, 1, 2, 10, *range(50, len(whole), 97), len(whole) - 1]:
+        cut.write_bytes(whole[:length])
+        with pytest.raises(LipgraftError):
+            load_onnx(cut)
+
+
+@pytest.mark.parametrize("content", [b"", b"no model at all", bytes(range(256)), b"\x1f\x8b broken"])
+def test_a_foreign_file_is_an_error(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"net\.onnx"):
+        load_onnx(path)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="No such file"):
+        load_onnx(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize("shape", [["n", "m"], ["n"], [2, "m"]])
+def test_an_input_without_a_fixed_size_is_refused(shape: list[int | str], tmp_path: Path) -> None:
+    g = Graph(shape)
+    g.add("Relu")
+    with pytest.raises(UnsupportedOperationError, match="no fixed size"):
+        load_onnx(g.save(tmp_path / "net.onnx", shape))
+
+
+def test_a_fixed_batch_of_several_images_is_refused(tmp_path: Path) -> None:
+    g = Graph([4, 2, 3, 3])
+    g.add("Conv", g.last, g.random(1, 2, 3, 3))
+    with pytest.raises(UnsupportedOperationError, match="Conv"):
+        load_onnx(g.save(tmp_path / "net.onnx", [4, 1, 1, 1]))
+
+
+def test_two_outputs_are_refused(tmp_path: Path) -> None:
+    import onnx
+
+    path = CASES["fully_connected_gemm"](tmp_path / "net.onnx", 13)
+    model = onnx.load(path)
+    model.graph.output.append(onnx.helper.make_tensor_value_info(model.graph.node[0].output[0], 1, [1, 12]))
+    onnx.save(model, path)
+    with pytest.raises(UnsupportedOperationError, match="2 outputs"):
+        load_onnx(path)
+
+
+def test_weights_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
+    g = Graph([1, 2])
+    g.add("MatMul", g.last, g.number(np.array([[np.nan, 1.0], [1.0, 1.0]], np.float32)))
+    with pytest.raises(UnsupportedOperationError, match="differs from onnxruntime"):
+        load_onnx(g.save(tmp_path / "net.onnx", [1, 2]))
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_a_missing_package_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = CASES["fully_connected_gemm"](tmp_path / "net.onnx", 13)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(CheckpointError, match=rf"{package} package: pip install lipgraft\[onnx\]"):
+        load_onnx(path)

@@ -1,0 +1,301 @@
+"""Words for properties: "unsat" only where nothing can violate them, "sat" only with a violation that was replayed."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from interop_cases import CASES, Graph
+from lipgraft.errors import LipgraftError, SettingsError
+from lipgraft.interop import OnnxRuntime, VnnlibError, load_onnx, parse_vnnlib, verify_instances, verify_vnnlib
+from lipgraft.interop.property_network import PropertyNetwork
+from lipgraft.interop.rounding import inner_box, outer_ball
+from lipgraft.interop.verify import Subject, verify_specification
+
+FEW, MANY = 2, 24  # inputs: one halves boxes, the other goes through the verifier of images
+
+
+def vnnlib(lower: list[float], upper: list[float], outputs: int, *formulas: str) -> str:
+    lines = [f"(declare-const X_{i} Real)" for i in range(len(lower))]
+    lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
+    for i, (low, high) in enumerate(zip(lower, upper, strict=True)):
+        lines += [f"(assert (>= X_{i} {low!r}))", f"(assert (<= X_{i} {high!r}))"]
+    return "\n".join([*lines, *(f"(assert {formula})" for formula in formulas), ""])
+
+
+def two_sides(path: Path, inputs: int) -> Path:
+    """Y_0 = relu(s), Y_1 = relu(-s) with s the mean of the inputs: both cannot be positive."""
+    g = Graph([1, inputs])
+    weight = np.full((inputs, 2), 1 / inputs, np.float32) * np.array([1, -1], np.float32)
+    g.add("MatMul", g.last, g.number(weight))
+    g.add("Relu")
+    return g.save(path, [1, 2])
+
+
+def bump(path: Path, inputs: int, width: float) -> Path:
+    """Y_0 = height of a tent of this half-width around X_0 = 0.3, from three ReLUs; zero elsewhere."""
+    g = Graph([1, inputs])
+    weight = np.zeros((inputs, 3), np.float32)
+    weight[0] = 1 / width
+    places = np.array([0.3 - width, 0.3, 0.3 + width]) / width
+    g.add("Gemm", g.last, g.number(weight), g.number(-places.astype(np.float32)))
+    g.add("Relu")
+    g.add("MatMul", g.last, g.number(np.array([[1.0], [-2.0], [1.0]], np.float32)))
+    return g.save(path, [1, 1])
+
+
+def ask(net: Path, text: str, tmp_path: Path, **options: object):  # type: ignore[no-untyped-def]
+    file = tmp_path / "spec.vnnlib"
+    file.write_text(text)
+    return verify_vnnlib(net, file, 600.0, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("inputs", [FEW, MANY])
+@pytest.mark.parametrize(
+    ("formulas", "word"),
+    [
+        (["(>= Y_0 0.5)", "(>= Y_1 0.5)"], "unsat"),  # each can hold, both cannot
+        (["(>= Y_0 0.5)"], "sat"),
+        (["(>= Y_1 0.5)"], "sat"),
+        (["(>= Y_0 1.01)"], "unsat"),
+        (["(or (>= Y_0 1.01) (>= Y_1 1.01))"], "unsat"),
+        (["(or (>= Y_0 1.01) (>= Y_1 0.9))"], "sat"),
+        (["(>= Y_0 0.5)", "(<= Y_0 0.6)", "(<= Y_1 0)"], "sat"),
+        (["(or (and (>= Y_0 0.1) (>= Y_1 0.1)) (and (>= Y_0 0.2) (>= (- Y_1 Y_0) 0.1)))"], "unsat"),
+        (["(<= (+ Y_0 Y_1) -0.1)"], "unsat"),
+        (["(>= (+ (* 2 Y_0) (* 3 Y_1)) 2.9)"], "sat"),
+    ],
+)
+def test_combinations_of_rows_get_the_right_word(inputs: int, formulas: list[str], word: str, tmp_path: Path) -> None:
+    text = vnnlib([-1.0] * inputs, [1.0] * inputs, 2, *formulas)
+    result = ask(two_sides(tmp_path / "net.onnx", inputs), text, tmp_path)
+    assert result.status == word
+    assert (result.counterexample is not None) == (word == "sat")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_threshold_below_the_minimum_is_unsat_and_one_above_is_sat(seed: int, tmp_path: Path) -> None:
+    g = Graph([1, 2])
+    g.rng = np.random.default_rng(seed)
+    g.add("Gemm", g.last, g.random(2, 12, scale=2.0), g.random(12))
+    g.add("Relu")
+    g.add("Gemm", g.last, g.random(12, 6), g.random(6))
+    g.add("Relu")
+    g.add("Gemm", g.last, g.random(6, 1), g.random(1))
+    net = g.save(tmp_path / "net.onnx", [1, 1])
+    axis = torch.linspace(-1, 1, 401)
+    with torch.no_grad():
+        least = float(load_onnx(net)(torch.cartesian_prod(axis, axis)).min())
+    box = [-1.0, -1.0], [1.0, 1.0]
+    assert ask(net, vnnlib(*box, 1, f"(<= Y_0 {least - 0.05})"), tmp_path).status == "unsat"
+    assert ask(net, vnnlib(*box, 1, f"(<= Y_0 {least + 1e-4})"), tmp_path).status == "sat"
+
+
+@pytest.mark.parametrize("inputs", [FEW, MANY])
+def test_a_hidden_violation_is_never_called_unsat(inputs: int, tmp_path: Path) -> None:
+    net = bump(tmp_path / "net.onnx", inputs, width=1e-3)
+    result = ask(net, vnnlib([-1.0] * inputs, [1.0] * inputs, 1, "(>= Y_0 0.5)"), tmp_path)
+    assert result.status != "unsat"
+    if inputs == FEW:
+        assert result.status == "sat"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_of_network_is_verified_and_falsified(name: str, tmp_path: Path) -> None:
+    net = CASES[name](tmp_path / "net.onnx", 13)
+    runtime = OnnxRuntime(net)
+    shape = runtime.file.input_shape
+    x = torch.rand(1, *shape, generator=torch.Generator().manual_seed(3))
+    y = runtime(x)[0]
+    low, high = (x - 0.01).flatten().double().tolist(), (x + 0.01).flatten().double().tolist()
+    far = ask(net, vnnlib(low, high, len(y), f"(>= Y_0 {float(y[0]) + 20})"), tmp_path)
+    near = ask(net, vnnlib(low, high, len(y), f"(>= Y_0 {float(y[0]) - 1e-3})"), tmp_path)
+    assert (far.status, near.status) == ("unsat", "sat")
+
+
+def test_regions_are_searched_until_one_is_violated(tmp_path: Path) -> None:
+    case = "(and (>= X_0 {a}) (<= X_0 {b}) (>= X_1 {a}) (<= X_1 {b}) (>= Y_0 0.5))"
+    head = "".join(f"(declare-const {name} Real)" for name in ("X_0", "X_1", "Y_0", "Y_1"))
+    net = two_sides(tmp_path / "net.onnx", 2)
+    harmless, harmful = case.format(a=-1, b=0), case.format(a=0, b=1)
+    assert ask(net, head + f"(assert (or {harmless} {harmless}))", tmp_path).status == "unsat"
+    result = ask(net, head + f"(assert (or {harmless} {harmful}))", tmp_path)
+    assert result.status == "sat"
+    assert bool((result.counterexample.x >= 0).all())
+
+
+@pytest.mark.parametrize("inputs", [FEW, MANY])
+def test_the_results_file_holds_a_counterexample_that_onnxruntime_confirms(inputs: int, tmp_path: Path) -> None:
+    net, lower, upper = two_sides(tmp_path / "net.onnx", inputs), [-0.7] * inputs, [0.3] * inputs
+    ask(net, vnnlib(lower, upper, 2, "(>= Y_1 0.6)"), tmp_path, results=tmp_path / "out.txt")
+    text = (tmp_path / "out.txt").read_text()
+    pattern = r"sat\n\(" + r"\n ".join(rf"\({v}_{i} \S+\)" for v, n in (("X", inputs), ("Y", 2)) for i in range(n))
+    assert re.fullmatch(pattern + r"\)\n", text)
+    values = [float(value) for value in re.findall(r"_\d+ ([^\s)]+)", text)]
+    x, y = torch.tensor(values[:inputs], dtype=torch.float64), torch.tensor(values[inputs:])
+    assert bool(((x >= -0.7) & (x <= 0.3)).all())
+    assert torch.equal(OnnxRuntime(net)(x[None].float())[0], y)
+    assert y[1] >= 0.6
+
+
+def test_the_results_file_of_a_proof_is_one_word(tmp_path: Path) -> None:
+    text = vnnlib([0.0, 0.0], [1.0, 1.0], 2, "(>= Y_1 0.1)")
+    assert ask(two_sides(tmp_path / "net.onnx", 2), text, tmp_path, results=tmp_path / "out.txt").method is not None
+    assert (tmp_path / "out.txt").read_text() == "unsat\n"
+
+
+def test_a_box_that_is_a_point_is_decided(tmp_path: Path) -> None:
+    net = two_sides(tmp_path / "net.onnx", 2)
+    assert ask(net, vnnlib([0.1, 0.1], [0.1, 0.1], 2, "(>= Y_0 0.2)"), tmp_path).status == "unsat"
+    assert ask(net, vnnlib([0.1, 0.1], [0.1, 0.1], 2, "(>= Y_0 0.05)"), tmp_path).status == "sat"
+
+
+@pytest.mark.parametrize("inputs", [FEW, MANY])
+def test_no_time_left_is_a_timeout(inputs: int, tmp_path: Path) -> None:
+    subject = Subject.read(two_sides(tmp_path / "net.onnx", inputs))
+    specification = parse_vnnlib(vnnlib([0.0] * inputs, [1.0] * inputs, 2, "(>= Y_1 0.1)"))
+    assert verify_specification(subject, specification, time.monotonic() - 1).status == "timeout"
+
+
+def test_a_property_network_loses_exactly_where_the_property_is_violated() -> None:
+    text = vnnlib([-1.0] * 3, [2.0] * 3, 3, "(or (and (<= Y_0 Y_1) (<= Y_0 Y_2) (<= Y_1 0.3)) (>= Y_2 1.5) "
+                  "(and (>= Y_0 0) (>= Y_1 0) (>= Y_2 0) (<= (+ Y_0 Y_1) 1) (<= Y_2 1)))")  # fmt: skip
+    [region] = parse_vnnlib(text).regions
+    model = PropertyNetwork(torch.nn.Identity(), region, (3,), torch.float32)
+    t = 2 * torch.rand(500, 3, generator=torch.Generator().manual_seed(0)) - 1
+    out = model(t)
+    assert bool((out[:, 0] == 0).all())
+    y: Tensor = model.inputs(t)
+    excess = torch.stack([disjunct.excess(y) for disjunct in region.disjuncts], 1)
+    torch.testing.assert_close(-out[:, 1:].double(), excess, atol=1e-6, rtol=1e-6)
+
+
+def test_boxes_are_rounded_outward_for_proofs_and_inward_for_counterexamples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    lower = torch.randn(2000, generator=generator, dtype=torch.float64)
+    upper = lower + 0.1 * torch.rand(2000, generator=generator, dtype=torch.float64)
+    low, high = inner_box(lower, upper, torch.float32)
+    centre, radius = outer_ball(lower, upper, torch.float32)
+    assert bool(((lower <= low.double()) & (low <= high) & (high.double() <= upper)).all())
+    assert bool((centre.double() - radius.double() <= lower).all())
+    assert bool((upper <= centre.double() + radius.double()).all())
+
+
+BAD = {
+    "wrong number of inputs": vnnlib([0.0] * 3, [1.0] * 3, 2, "(<= Y_0 0)"),
+    "wrong number of outputs": vnnlib([0.0] * 2, [1.0] * 2, 3, "(<= Y_0 0)"),
+    "contradictory box": vnnlib([1.0] * 2, [0.0] * 2, 2, "(<= Y_0 0)"),
+    "nonlinear constraint": vnnlib([0.0] * 2, [1.0] * 2, 2, "(<= (* Y_0 Y_1) 0)"),
+    "bad syntax": "(assert (<= X_0",
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_specification_that_does_not_fit_is_an_error_and_never_a_verdict(what: str, tmp_path: Path) -> None:
+    net = two_sides(tmp_path / "net.onnx", 2)
+    with pytest.raises(VnnlibError):
+        ask(net, BAD[what], tmp_path, results=tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text() == "error\n"
+
+
+def test_a_damaged_network_is_an_error_and_never_a_verdict(tmp_path: Path) -> None:
+    net = two_sides(tmp_path / "net.onnx", 2)
+    net.write_bytes(net.read_bytes()[:-9])
+    with pytest.raises(LipgraftError):
+        ask(net, vnnlib([0.0] * 2, [1.0] * 2, 2, "(>= Y_0 5)"), tmp_path, results=tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text() == "error\n"
+
+
+def test_a_time_limit_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="timeout"):
+        verify_vnnlib(tmp_path / "net.onnx", tmp_path / "a.vnnlib", 0.0)
+
+
+def table(tmp_path: Path) -> Path:
+    """Three instances: one holds, one is violated, one is damaged."""
+    two_sides(tmp_path / "net.onnx", 2)
+    texts = {"holds": "(>= Y_0 5)", "violated": "(>= Y_0 0.5)", "damaged": "(sin Y_0)"}
+    for name, formula in texts.items():
+        (tmp_path / f"{name}.vnnlib").write_text(vnnlib([-1.0] * 2, [1.0] * 2, 2, formula))
+    path = tmp_path / "instances.csv"
+    path.write_text("".join(f"net.onnx,{name}.vnnlib,600\n" for name in texts))
+    return path
+
+
+def test_a_table_of_instances_gets_a_word_each_and_a_summary(tmp_path: Path) -> None:
+    summary = verify_instances(table(tmp_path))
+    assert [result.status for result in summary.results] == ["unsat", "sat", "error"]
+    assert summary.counts == {"unsat": 1, "sat": 1, "unknown": 0, "timeout": 0, "error": 1}
+    assert "3 instances: 1 unsat, 1 sat, 1 error" in str(summary)
+    assert "sin" in summary.results[2].reason
+    words = [path.read_text().split()[0] for path in sorted((tmp_path / "results").glob("*.txt"))]
+    assert words == ["unsat", "sat", "error"]
+
+
+def test_a_second_run_repeats_only_errors_and_changed_files(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    first = verify_instances(path)
+    second = verify_instances(path)
+    assert (first.reused, second.reused) == (0, 2)
+    assert [result.status for result in second.results] == ["unsat", "sat", "error"]
+    (tmp_path / "damaged.vnnlib").write_text((tmp_path / "violated.vnnlib").read_text())
+    (tmp_path / "violated.vnnlib").write_text((tmp_path / "holds.vnnlib").read_text())
+    third = verify_instances(path)
+    assert third.reused == 1
+    assert [result.status for result in third.results] == ["unsat", "unsat", "sat"]
+
+
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path = table(tmp_path)
+
+    def stop(result: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify_instances(path, progress=stop)
+    store = tmp_path / "results" / "results.csv"
+    assert len(store.read_text().splitlines()) == 2
+    store.write_text(store.read_text() + "net.onnx,violated.vnn")  # a line that was being written
+    seen = []
+    summary = verify_instances(path, progress=lambda result: seen.append(result.vnnlib))
+    assert seen == ["violated.vnnlib", "damaged.vnnlib"]
+    assert [result.status for result in summary.results] == ["unsat", "sat", "error"]
+    assert verify_instances(path).reused == 2
+
+
+def test_another_time_limit_is_another_question(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    verify_instances(path)
+    assert verify_instances(path, timeout=300.0).reused == 0
+
+
+@pytest.mark.parametrize("content", ["", "a.onnx,b.vnnlib\n", "a.onnx,b.vnnlib,soon\n", "a.onnx,b.vnnlib,-1\n"])
+def test_a_table_that_is_none_is_an_error(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "instances.csv"
+    path.write_text(content)
+    with pytest.raises(VnnlibError, match="instances"):
+        verify_instances(path)
+
+
+def test_files_may_be_packed_since_the_table_was_written(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    for file in (tmp_path / "net.onnx", *tmp_path.glob("*.vnnlib")):
+        file.with_name(file.name + ".gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    assert [result.status for result in verify_instances(path).results] == ["unsat", "sat", "error"]
+
+
+def test_missing_files_are_errors_of_their_instances(tmp_path: Path) -> None:
+    path = tmp_path / "instances.csv"
+    path.write_text("none.onnx,none.vnnlib,5\n")
+    [result] = verify_instances(path).results
+    assert result.status == "error"
+    with pytest.raises(VnnlibError, match="cannot be read"):
+        verify_instances(tmp_path / "none.csv")
