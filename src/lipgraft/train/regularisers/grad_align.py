@@ -64,7 +64,8 @@ def double_backward(task: Task, batch: Batch, noisy: Tensor) -> Tensor:
 def has_direction(g: Tensor) -> Tensor:
     """Which rows are long enough: (B, n) -> (B, 1)."""
     length = g.norm(dim=1, keepdim=True)
-    return length > FLOOR * length.amax()
+    enough: Tensor = length > FLOOR * length.amax()
+    return enough
 
 
 def misalignment(g1: Tensor, g2: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,178 @@
+"""lipgraft bench bounds | train | verify"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from lipgraft.cli.common import (
+    DataOption,
+    DataRootOption,
+    DeviceOption,
+    EpsOption,
+    SeedOption,
+    example,
+    print_table,
+    resolve_device,
+)
+from lipgraft.errors import SettingsError
+from lipgraft.files import atomic_write_text
+
+app = typer.Typer(help="How fast bounds, training and verification are on this machine.")
+
+FileOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file too.")]
+RepeatsOption = Annotated[int, typer.Option(min=1, help="Timed runs after the warm-up; the median counts.")]
+
+Cell = Callable[[Mapping[str, Any]], str]
+
+
+@app.command(
+    "bounds",
+    epilog=example(
+        "lipgraft bench bounds --network cnn-b --method crown --batch 8 --device cpu",
+        "lipgraft bench bounds --weights cnn-b=base.safetensors --data cifar10 --batch 128 --json bounds.json",
+    ),
+)
+def bounds_command(
+    network: Annotated[
+        list[str] | None, typer.Option("--network", help="A network by name; repeatable. Default: the paper's four.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="A bound method; repeatable. Default: ibp, crown, alpha-crown.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images bounded together.")] = 8,
+    eps: EpsOption = 2 / 255,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--weights", metavar="NETWORK=PATH", help="A trained checkpoint; repeatable. Default: random weights."
+        ),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Take test images of this data set. Default: noise.")] = None,
+    data_root: DataRootOption = None,
+    repeats: RepeatsOption = 3,
+    compare: Annotated[bool, typer.Option(help="Measure the plain dense implementation too, where it fits.")] = True,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    json: FileOption = None,
+) -> None:
+    """Images per second and peak memory of every network and method, grafted and plain."""
+    from lipgraft.bounds import benchmark
+
+    place, given = resolve_device(device), _pairs(weights or [])
+    networks = network or list(given) or list(benchmark.NETWORKS)
+    rows = benchmark.bench_bounds(
+        networks,
+        method or ("ibp", "crown", "alpha-crown"),
+        batch,
+        place,
+        eps,
+        given,
+        data=data,
+        data_root=data_root,
+        repeats=repeats,
+        compare=compare,
+        seed=seed,
+    )
+    print_table(
+        tuple(BOUNDS_COLUMNS),
+        [[cell(row) for cell in BOUNDS_COLUMNS.values()] for row in rows],
+        title=f"bounds of {batch} images at once, eps {eps:.4g}, {place.type}",
+    )
+    for note in sorted({f"{row['network']}: {row['note']}" for row in rows if row.get("note")}):
+        typer.echo(note)
+    _keep(json, place, {"batch": batch, "eps": eps, "data": data, "repeats": repeats, "seed": seed}, rows)
+
+
+@app.command(
+    "train", epilog=example("lipgraft bench train --network cnn-b --batch 128 --device cuda --json train.json")
+)
+def train_command(
+    network: Annotated[str, typer.Option("--network", help="A network by name.")] = "cnn-b",
+    batch: Annotated[int, typer.Option(min=1, help="Images of one step.")] = 128,
+    precision: Annotated[str, typer.Option(help="As in a training recipe.")] = "auto",
+    steps: Annotated[int, typer.Option(min=1, help="Steps of one timed run.")] = 100,
+    repeats: RepeatsOption = 5,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    json: FileOption = None,
+) -> None:
+    """Milliseconds of a training step, against the same step written plainly."""
+    from lipgraft.train.benchmark import bench_train
+
+    place = resolve_device(device)
+    row = bench_train(network, batch, place, precision=precision, steps=steps, repeats=repeats, seed=seed)
+    _show_one(row)
+    _keep(json, place, {"network": network, "batch": batch, "steps": steps, "repeats": repeats, "seed": seed}, row)
+
+
+@app.command(
+    "verify",
+    epilog=example("lipgraft bench verify base.safetensors --data cifar10 --eps 2/255 --count 200 --json verify.json"),
+)
+def verify_command(
+    checkpoint: Annotated[Path, typer.Argument(help="The network to verify.")],
+    data: DataOption,
+    eps: EpsOption,
+    count: Annotated[int, typer.Option(min=1, help="How many test images, from the first.")] = 100,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds for each image.")] = 20.0,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    json: FileOption = None,
+) -> None:
+    """How fast images are decided, and how many in the time given."""
+    from lipgraft import data as datasets
+    from lipgraft import models
+    from lipgraft.verify.benchmark import bench_verify
+
+    place, source = resolve_device(device), datasets.load(data, data_root)
+    x, y = datasets.images(source.x_test[:count]).to(place), source.y_test[:count].to(place)
+    row = bench_verify(models.load(checkpoint, place), x, y, eps, timeout)
+    _show_one(row)
+    settings = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "count": count, "timeout": timeout}
+    _keep(json, place, settings, row)
+
+
+BOUNDS_COLUMNS: dict[str, Cell] = {
+    "network": lambda row: row["network"] + (" grafted" if row["grafted"] else ""),
+    "method": lambda row: " ".join(filter(None, (row["method"], row["neurons"]))),
+    "images/s": lambda row: f"{row['images_per_second']:.4g}",
+    "peak MiB": lambda row: f"{row['peak_bytes'] / 2**20:.0f}",
+    "unstable": lambda row: f"{row['unstable']:.1%}",
+    "x dense": lambda row: _or_dash(row.get("ratio"), "{:.1f}"),
+}
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _show_one(row: Mapping[str, Any]) -> None:
+    """Figures one below the other; lists are for the file."""
+    short = {key: value for key, value in row.items() if not isinstance(value, list)}
+    print_table(("figure", "value"), [(key, f"{v:.4g}" if isinstance(v, float) else v) for key, v in short.items()])
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, Path]:
+    """NETWORK=PATH, each."""
+    pairs = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise SettingsError(f"--weights takes NETWORK=PATH, such as cnn-b=base.safetensors, got {text!r}.")
+        pairs[name] = Path(path)
+    return pairs
+
+
+def _keep(path: Path | None, device: torch.device, settings: Mapping[str, Any], results: Any) -> None:
+    from lipgraft.bounds.measuring import environment
+
+    if path is not None:
+        found = {"environment": environment(device), "settings": dict(settings), "results": results}
+        atomic_write_text(path, dumps(found, indent=2, allow_nan=False) + "\n")
+        typer.echo(f"written to {path}")

@@ -1,0 +1,81 @@
+"""Boxes: around points, clipped to the valid range, sliced, refused when they make no sense."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipgraft.box import Box
+from lipgraft.errors import SettingsError
+
+
+@given(st.integers(0, 2**31 - 1), st.floats(0, 2), st.booleans())
+def test_a_ball_holds_exactly_the_valid_points_within_eps(seed: int, eps: float, clipped: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(3, 2, 4, generator=generator, dtype=torch.float64)
+    box = Box.linf(x, eps) if clipped else Box.linf(x, eps, low=None, high=None)
+    lower, upper = x - eps, x + eps
+    torch.testing.assert_close(box.lower, lower.clamp(min=0) if clipped else lower, rtol=0, atol=1e-15)
+    torch.testing.assert_close(box.upper, upper.clamp(max=1) if clipped else upper, rtol=0, atol=1e-15)
+    assert ((box.lower <= x) & (x <= box.upper)).all()
+
+
+def test_each_image_may_have_its_own_eps() -> None:
+    x, eps = torch.full((3, 2, 2), 0.5), torch.tensor([0.0, 0.1, 0.25])
+    box = Box.linf(x, eps)
+    for b in range(3):
+        alone = Box.linf(x[b : b + 1], float(eps[b]))
+        assert torch.equal(box[b : b + 1].lower, alone.lower)
+        assert torch.equal(box[b : b + 1].upper, alone.upper)
+    assert torch.equal(box.lower[0], x[0])
+    assert torch.equal(box.upper[0], x[0])
+
+
+def test_the_range_may_be_open_on_one_side_or_not_the_unit_interval() -> None:
+    x = torch.tensor([[-2.0, 0.0, 3.0]])
+    one_sided = Box.linf(x, 1.0, low=-2.5, high=None)
+    assert one_sided.lower.tolist() == [[-2.5, -1.0, 2.0]]
+    assert one_sided.upper.tolist() == [[-1.0, 1.0, 4.0]]
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.01, 0.5])
+def test_a_pixel_just_outside_the_valid_range_gives_a_box_at_its_edge(eps: float) -> None:
+    box = Box.linf(torch.tensor([[-1e-3, 1.001]]), eps)
+    assert box.lower[0, 0] == 0.0
+    assert box.upper[0, 1] == 1.0
+    assert (box.lower <= box.upper).all()
+
+
+@pytest.mark.parametrize("eps", [-0.1, math.nan, math.inf, torch.tensor([0.1, math.nan]), torch.tensor([0.1, -1.0])])
+def test_a_radius_that_is_no_length_is_refused(eps: float | torch.Tensor) -> None:
+    with pytest.raises(SettingsError, match="eps must be a finite number >= 0"):
+        Box.linf(torch.rand(2, 3), eps)
+
+
+@pytest.mark.parametrize("eps", [torch.ones(3), torch.ones(2, 1)])
+def test_a_radius_of_the_wrong_shape_is_refused(eps: torch.Tensor) -> None:
+    with pytest.raises(SettingsError, match="one number per image"):
+        Box.linf(torch.rand(2, 3), eps)
+
+
+def test_nan_inputs_and_inverted_or_unequal_ends_are_refused() -> None:
+    with pytest.raises(SettingsError, match="no NaN"):
+        Box.linf(torch.tensor([[0.1, math.nan]]), 0.1)
+    with pytest.raises(SettingsError, match="lower <= upper"):
+        Box(torch.ones(1, 2), torch.zeros(1, 2))
+    with pytest.raises(SettingsError, match="one shape"):
+        Box(torch.zeros(1, 2), torch.zeros(1, 3))
+
+
+def test_boxes_are_sliced_moved_and_measured() -> None:
+    box = Box(torch.zeros(4, 2), torch.tensor([[1.0, 3.0]]).expand(4, 2))
+    assert len(box) == 4
+    assert len(box[1:3]) == 2
+    assert len(box[torch.tensor([0, 3, 3])]) == 3
+    assert box.centre[0].tolist() == [0.5, 1.5]
+    assert box.radius[0].tolist() == [0.5, 1.5]
+    assert box.to(dtype=torch.float64).upper.dtype == torch.float64
