@@ -1,0 +1,123 @@
+"""lipgraft lipschitz CHECKPOINT: local Lipschitz constants around the test images."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor, nn
+
+from lipgraft import data as datasets
+from lipgraft import models
+from lipgraft.cli.common import (
+    DataOption,
+    DataRootOption,
+    DeviceOption,
+    EpsOption,
+    JsonOption,
+    SeedOption,
+    example,
+    print_json,
+    print_table,
+    resolve_device,
+)
+from lipgraft.errors import DataError, SettingsError, unknown_name
+from lipgraft.lipschitz import NOTIONS, UNITS
+from lipgraft.lipschitz import lipschitz as constants
+
+EPILOG = example(
+    "lipgraft lipschitz model.safetensors --data cifar10 --eps 2/255 --count 200",
+    "lipgraft lipschitz model.safetensors --data digits --eps 0.05 --method jacobian --units pixel --json",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One notion in one unit. values: one number per image."""
+
+    method: str
+    units: str
+    values: tuple[float, ...]
+    seconds: float
+
+    def summary(self) -> dict[str, float]:
+        values = torch.tensor(self.values, dtype=torch.float64)
+        middle = values.sort().values[[(len(values) - 1) // 2, len(values) // 2]].mean()
+        return {"mean": float(values.mean()), "median": float(middle), "max": float(values.max())}
+
+
+def lipschitz(
+    checkpoint: Annotated[Path, typer.Argument(help="The network.")],
+    data: DataOption,
+    eps: EpsOption,
+    count: Annotated[int, typer.Option(min=1, help="First so many test images.")] = 100,
+    correct: Annotated[bool, typer.Option("--correct", help="Only those that are classified correctly.")] = False,
+    method: Annotated[str, typer.Option(help=f"all, or one of: {', '.join(sorted(NOTIONS))}.")] = "all",
+    units: Annotated[str, typer.Option(help=f"both, or one of: {', '.join(sorted(UNITS))}.")] = "both",
+    bounds: Annotated[str, typer.Option(help="Bound method for neurons and outputs.")] = "crown",
+    batch: Annotated[int | None, typer.Option(min=1, help="Images at once; default by device.")] = None,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Bound the local Lipschitz constant (maximum norms) around each image; print mean, median and maximum."""
+    methods = _chosen(method, "all", "notion of the Lipschitz constant", list(NOTIONS))
+    scales = _chosen(units, "both", "units", list(UNITS))
+    where = resolve_device(device)
+    model = models.load(checkpoint, where)
+    dataset = datasets.load(data, root=data_root)
+    x, y = datasets.images(dataset.x_test[:count].to(where)), dataset.y_test[:count].to(where)
+    index = torch.arange(len(x), device=where)
+    if correct:
+        index = _correct(model, x, y)
+    options: dict[str, Any] = {"bounds": bounds, "batch": batch, "seed": seed, "progress": None}
+    lines = []
+    for name in methods:
+        for unit in scales:
+            began = time.perf_counter()
+            values = tuple(constants(model, x[index], eps, name, units=unit, **options).tolist())
+            lines.append(Line(name, unit, values, time.perf_counter() - began))
+    if json:
+        print_json(
+            {"eps": eps, "bounds": bounds, "indices": index.tolist(), "results": [_record(line) for line in lines]}
+        )
+        return
+    title = f"{checkpoint.name}, local Lipschitz constants, eps {eps:.5g}, {len(index)} images, bounds by {bounds}"
+    rows = [
+        [line.method, line.units, *(f"{v:.2f}" for v in line.summary().values()), f"{line.seconds:.1f}"]
+        for line in lines
+    ]
+    print_table(("notion", "units", "mean", "median", "max", "seconds"), rows, title=title)
+
+
+def _chosen(name: str, everything: str, kind: str, known: list[str]) -> list[str]:
+    if name == everything:
+        return sorted(known)
+    if name not in known:
+        raise SettingsError(unknown_name(kind, name, [*known, everything]))
+    return [name]
+
+
+def _correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The indices of the images that the model classifies correctly."""
+    with torch.no_grad():
+        right = torch.cat([model(part).argmax(1) for part in torch.split(x, 256)]) == y
+    index = right.nonzero().flatten()
+    if len(index) == 0:
+        raise DataError(f"none of the {len(x)} images is classified correctly; leave out --correct or raise --count.")
+    return index
+
+
+def _record(line: Line) -> dict[str, Any]:
+    return {
+        "method": line.method,
+        "units": line.units,
+        **line.summary(),
+        "values": line.values,
+        "seconds": line.seconds,
+    }

@@ -1,0 +1,70 @@
+"""The Jacobian's rows, node by node from the output to the input.
+
+The adjoint g_i of node i is the derivative of one output with respect to the node's value. Going back through an affine
+node multiplies it by the transposed matrix, through an activation by the activation's derivative; where a value is
+read twice the adjoints add up. Adjoints are (B, K, *shape): B problems, K rows (outputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, Self, TypeVar
+
+from torch import Tensor
+
+from lipgraft.bounds.transpose import Cache, back_layer
+from lipgraft.network.graph import Activation, Add, Conv, Linear, Network, Node, Pad, Reshape, Scale, Shape
+
+
+class Addable(Protocol):
+    def __add__(self, other: Self, /) -> Self: ...
+
+
+T = TypeVar("T", bound=Addable)
+
+
+def transpose(node: Node, g: Tensor, shape: Shape, cache: Cache) -> Tensor:
+    """The adjoint of an affine node's input from that of its output: (B, K, *node.shape) -> (B, K, *shape)."""
+    match node:
+        case Conv():
+            return back_layer(node, g, shape, cache)
+        case Linear():
+            return g @ node.weight
+        case Scale():
+            return g * node.scale
+        case Pad():
+            left, right, top, bottom = node.pads
+            height, width = g.shape[-2:]
+            return g[..., top : height - bottom, left : width - right]
+        case Reshape():
+            return g.reshape(*g.shape[:2], *shape)
+    raise AssertionError(f"no transposed rule for {type(node).__name__}")
+
+
+def walk_back(
+    network: Network,
+    start: T,
+    affine: Callable[[Node, T, Shape], T],
+    activation: Callable[[int, Activation, T], T],
+    position: int | None = None,
+) -> T | None:
+    """Carry adjoints of any kind from a node to the input; None when the node does not depend on the input.
+
+    start: the adjoint of the node at `position`, by default the output. affine(node, g, shape of its input) and
+    activation(position, node, g) are the two rules.
+    """
+    first = network.output if position is None else position
+    waiting: dict[int, T] = {first: start}
+    for i in range(first, 0, -1):
+        if i not in waiting:
+            continue
+        node, g = network.nodes[i], waiting.pop(i)
+        for j in node.inputs:
+            if isinstance(node, Add):
+                arrived = g
+            elif isinstance(node, Activation):
+                arrived = activation(i, node, g)
+            else:
+                arrived = affine(node, g, network.nodes[j].shape)
+            waiting[j] = waiting[j] + arrived if j in waiting else arrived
+    return waiting.get(0)

@@ -1,0 +1,132 @@
+"""The stages that make models: adversarial pre-training, scoring and grafting, fine-tuning."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lipgraft import data as datasets
+from lipgraft import graft as grafting
+from lipgraft import models, train
+from lipgraft.models import fingerprint
+from lipgraft.pipeline.directory import Result, RunDirectory
+from lipgraft.pipeline.recipe import GraftSettings, ModelRecipe, Recipe
+from lipgraft.settings import to_mapping
+
+
+@dataclass(frozen=True, eq=False)
+class Workshop:
+    """What every stage needs: the recipe, the run's files, the data on the device."""
+
+    recipe: Recipe
+    run: RunDirectory
+    data: datasets.Dataset
+    device: torch.device
+    progress: bool = False
+    _scores: dict[float, grafting.Scores] = field(default_factory=dict)
+
+    @cached_property
+    def pretrained(self) -> nn.Module:
+        """The common start: adversarially trained, BatchNorm folded into the layers before it."""
+        recipe = self.recipe
+        inputs = {
+            "network": [recipe.network, recipe.data, recipe.activation],
+            "train": to_mapping(recipe.pretrain),
+            "seed": recipe.seed,
+        }
+
+        def make() -> tuple[nn.Module, Result]:
+            start = models.build(recipe.network, recipe.data, activation=recipe.activation, seed=recipe.seed)
+            model, result = self._train("pretrained", start, recipe.pretrain)
+            return models.fold_batchnorm(model), result
+
+        what = f"adversarial training of {recipe.network} on {recipe.data}, {recipe.pretrain.epochs} epochs"
+        return self.run.model("pretrained", what, inputs, make, self.device)
+
+    def grafted(self, model: ModelRecipe, graft: GraftSettings) -> nn.Module:
+        """The start of a grafted model, before fine-tuning."""
+        inputs = {
+            "from": fingerprint(self.pretrained),
+            "graft": to_mapping(graft),
+            "calibration": to_mapping(self.recipe.calibration),
+            "eps": self.recipe.eps,
+            "seed": self.recipe.seed,
+        }
+
+        def make() -> tuple[nn.Module, Result]:
+            scores = self._scores_for(graft.slope)
+            masks = grafting.select(self.pretrained, scores, graft.criterion, graft.ratio, **graft.options)
+            new = grafting.apply(self.pretrained, masks, slope=graft.slope, intercept=graft.intercept)
+            return new, grafting.summarise(masks, scores).to_dict()
+
+        what = f"{model.title}: grafting {graft.ratio:.0%} of the neurons by {graft.criterion}"
+        return self.run.model(f"{model.name}-grafted", what, inputs, make, self.device)
+
+    def finished(self, model: ModelRecipe) -> nn.Module:
+        """The model as it is certified."""
+        start = self.pretrained if model.graft is None else self.grafted(model, model.graft)
+        settings = model.finetune
+        if settings is None:
+            return start
+        inputs = {"from": fingerprint(start), "train": to_mapping(settings), "seed": self.recipe.seed}
+
+        def make() -> tuple[nn.Module, Result]:
+            return self._train(model.name, copy.deepcopy(start), settings)
+
+        what = f"{model.title}: fine-tuning, {settings.epochs} epochs"
+        return self.run.model(model.name, what, inputs, make, self.device)
+
+    def _train(self, name: str, start: nn.Module, settings: train.TrainSettings) -> tuple[nn.Module, Result]:
+        """Train in a directory of the run, so that a killed run goes on with the epoch it was in."""
+        folder = self.scratch / "training" / name
+        done = train.train(
+            start,
+            self.data,
+            settings,
+            run_dir=folder,
+            resume=True,
+            device=self.device,
+            seed=self.recipe.seed,
+            progress=self.progress,
+        )
+        return done.model, {"history": list(done.history), "best_epoch": done.best_epoch}
+
+    @property
+    def scratch(self) -> Path:
+        """Where unfinished stages keep what they need to go on."""
+        return self.run.path / "unfinished"
+
+    def tidy(self) -> None:
+        """Everything is finished: the models are in the checkpoints, the verdicts in results.sqlite."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _scores_for(self, slope: float) -> grafting.Scores:
+        """Scores over the calibration images, computed once; the gain alone depends on the slope."""
+        if slope not in self._scores:
+            recipe, settings = self.recipe, self.recipe.calibration
+            count = settings.count or grafting.calibration_size(recipe.network, recipe.data)
+            x, y = grafting.calibration_set(self.data, count, seed=recipe.seed)
+            self._scores[slope] = grafting.score(
+                self.pretrained,
+                x,
+                recipe.eps,
+                settings.bounds,
+                y=y,
+                batch=settings.batch,
+                slope=slope,
+                progress=self.progress,
+            )
+        return self._scores[slope]
+
+
+def history(run: RunDirectory, recipe: Recipe) -> list[dict[str, Any]]:
+    """Every epoch of every training of the run, in order, each with its model's name."""
+    names = ["pretrained", *(model.name for model in recipe.models if model.finetune is not None)]
+    return [{"model": name, **record} for name in names for record in run.result(name)["history"]]

@@ -1,0 +1,130 @@
+"""What a run found, as plain values: everything the tables and the page show, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+STATUSES = VERIFIED, FALSIFIED, UNKNOWN, ERROR = "verified", "falsified", "unknown", "error"
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """One activation layer. unr: share of (neuron, image) pairs that are unstable, grafted neurons in the denominator.
+
+    unr_grafted: the same right after grafting, before fine-tuning; None where there was no graft.
+    """
+
+    name: str
+    neurons: int
+    grafted: int
+    unr: float
+    unr_grafted: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Grafted neurons over all."""
+        return self.grafted / self.neurons
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """The verdict on one image. method: what decided it; seconds: spent on it; reason: of an unknown or an error."""
+
+    index: int
+    label: int
+    status: str
+    method: str | None
+    seconds: float
+    reason: str | None = None
+    margin: float | None = None
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of the paper, in per cent, seconds, and the paper's own units for the Lipschitz constant."""
+
+    sa: float | None = None
+    ra: float | None = None
+    va: float | None = None
+    unr: float | None = None
+    time: float | None = None
+    lipschitz: float | None = None
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """One model. sa, ra, va, unr: shares in [0, 1]; time: mean seconds over the images that reach the verifier.
+
+    lipschitz: mean over images by notion; the table shows the first. margins: the certified lower bound of the worst
+    margin of each correctly classified image, by one bound method for all models. seconds: of each stage of the run.
+    """
+
+    name: str
+    title: str
+    sa: float
+    ra: float
+    va: float
+    unr: float
+    time: float
+    lipschitz: Mapping[str, float]
+    layers: tuple[LayerResult, ...] = ()
+    margins: tuple[float, ...] = ()
+    images: tuple[ImageResult, ...] = ()
+    published: Published | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def grafted(self) -> bool:
+        return any(layer.grafted for layer in self.layers)
+
+    def count(self, status: str) -> int:
+        return sum(image.status == status for image in self.images)
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleVerdict:
+    """What became of one image under one model. adversarial: (H, W, C) in [0, 1], with the class it is taken for."""
+
+    model: str
+    status: str
+    method: str | None = None
+    adversarial: NDArray[np.float32] | None = None
+    taken_for: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One image to look at. image: (H, W, C) in [0, 1]."""
+
+    index: int
+    label: str
+    image: NDArray[np.float32]
+    verdicts: tuple[ExampleVerdict, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RunResults:
+    """A whole run. counts: images by purpose (test, attacked, certified, ...); the rest is for the reader to judge by.
+
+    margin_method: how the margins were bounded; lipschitz_units: pixel or normalised; settings, versions, hardware:
+    as written in the run's config.yaml.
+    """
+
+    name: str
+    title: str
+    data: str
+    network: str
+    eps: float
+    models: tuple[ModelResult, ...]
+    counts: Mapping[str, int]
+    examples: tuple[Example, ...] = ()
+    lipschitz_units: str = "pixel"
+    margin_method: str = "crown"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    hardware: Mapping[str, str] = field(default_factory=dict)

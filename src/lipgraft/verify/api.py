@@ -1,0 +1,66 @@
+"""`verify`: one verb for a batch of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from lipgraft.errors import SettingsError
+from lipgraft.verify.bab import Watch
+from lipgraft.verify.branching import branching_named
+from lipgraft.verify.cascade import cascade
+from lipgraft.verify.job import Job
+from lipgraft.verify.ledger import Decided
+from lipgraft.verify.settings import VerifySettings
+from lipgraft.verify.verdict import Verdict
+
+
+def verify(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float | Tensor,
+    *,
+    timeout: float | None = None,
+    low: float | None = 0.0,
+    high: float | None = 1.0,
+    settings: VerifySettings | None = None,
+) -> list[Verdict]:
+    """Is every point within eps of x (in the maximum norm, inside [low, high]) classified as y? One verdict per image.
+
+    x: (B, *shape), any module of supported operations takes it; y: (B,) true classes; eps: a number or (B,).
+    timeout: seconds of device time per image, 300 unless given here or in the settings.
+    """
+    verdicts: dict[int, Verdict] = dict(
+        verify_stream(model, x, y, eps, timeout=timeout, low=low, high=high, settings=settings)
+    )
+    return [verdicts[image] for image in range(len(x))]
+
+
+def verify_stream(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float | Tensor,
+    *,
+    timeout: float | None = None,
+    low: float | None = 0.0,
+    high: float | None = 1.0,
+    settings: VerifySettings | None = None,
+    watch: Watch | None = None,
+) -> Iterator[Decided]:
+    """`verify`, delivering (place in the batch, verdict) as images end. Wrong arguments are refused before the first.
+
+    watch: called after every round of branch and bound with the number of subproblems bounded in it.
+    """
+    chosen = settings or VerifySettings()
+    if timeout is not None:
+        chosen = replace(chosen, timeout=timeout)
+    branching_named(chosen.branching)
+    if len(x) == 0:
+        return iter(())
+    if len(x) != len(y):
+        raise SettingsError(f"there are {len(x)} images and {len(y)} labels; each image needs one.")
+    return cascade(Job.of(model, x, y, eps, low, high, chosen), watch)

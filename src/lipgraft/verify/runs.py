@@ -1,0 +1,61 @@
+"""A verification run over the first test images of a data set: into a store, as images end, and resumable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lipgraft.data import Dataset, images
+from lipgraft.errors import SettingsError
+from lipgraft.models import fingerprint
+from lipgraft.settings import to_mapping
+from lipgraft.verify.api import verify_stream
+from lipgraft.verify.bab import Watch
+from lipgraft.verify.settings import VerifySettings
+from lipgraft.verify.store import Identity, ResultStore, Row
+
+RESULTS = "results.sqlite"
+
+
+def verify_run(
+    model: nn.Module,
+    data: Dataset,
+    eps: float,
+    out: str | os.PathLike[str],
+    *,
+    count: int | None = None,
+    settings: VerifySettings | None = None,
+    started: Callable[[int, list[Row]], None] | None = None,
+    decided: Callable[[Row], None] | None = None,
+    watch: Watch | None = None,
+) -> list[Row]:
+    """Verify the first `count` test images (all by default) and return their rows, in order.
+
+    out: the run's folder, which gets `results.sqlite`; what it holds already is not done again. started(total, rows) is
+    called once with the rows found there, decided(row) for every new one, watch as in `verify_stream`.
+    """
+    chosen = settings or VerifySettings()
+    total = len(data.x_test) if count is None else min(count, len(data.x_test))
+    if total < 1:
+        raise SettingsError("there are no images to verify; count must be at least 1.")
+    identity = Identity(fingerprint(model), data.name, float(eps), to_mapping(chosen))
+    with ResultStore(Path(out) / RESULTS, identity) as store:
+        before = [row for row in store.rows() if row.image < total]
+        if started is not None:
+            started(total, before)
+        done = {row.image for row in before}
+        todo = [index for index in range(total) if index not in done]
+        if todo:
+            index = torch.tensor(todo, device=data.x_test.device)
+            x, y = images(data.x_test[index]), data.y_test[index]
+            labels = y.tolist()
+            for place, verdict in verify_stream(model, x, y, eps, settings=chosen, watch=watch):
+                row = Row(todo[place], labels[place], verdict)
+                store.put(row)
+                if decided is not None:
+                    decided(row)
+        return [row for row in store.rows() if row.image < total]

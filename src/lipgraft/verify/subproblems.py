@@ -1,0 +1,72 @@
+"""A batch of subproblems: arrays side by side, one row per subproblem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Subproblems:
+    """image: (B,), row of Roots; target: (B,), the class that must stay below the true one; bound: (B,), proved so far.
+
+    alpha: (B, U), one per open neuron of the image; depth: (B,), number of splits; neuron, sign, beta: (B, D), the
+    splits (see `Bounding`) with their multipliers, in the order they were made.
+    """
+
+    image: Tensor
+    target: Tensor
+    bound: Tensor
+    alpha: Tensor
+    depth: Tensor
+    neuron: Tensor
+    sign: Tensor
+    beta: Tensor
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def at(self, index: Tensor) -> Subproblems:
+        """Some of the rows."""
+        return Subproblems(**{name: t[index] for name, t in self.tensors().items()})
+
+    @staticmethod
+    def cat(parts: Sequence[Subproblems]) -> Subproblems:
+        names = [field.name for field in fields(Subproblems)]
+        return Subproblems(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
+
+    def widened(self, alphas: int, splits: int, size: int) -> Subproblems:
+        """The same with room for this many alphas and splits; size: the neuron that stands for none."""
+        more, deeper = alphas - self.alpha.shape[1], splits - self.neuron.shape[1]
+        return replace(
+            self,
+            alpha=F.pad(self.alpha, (0, more)),
+            neuron=F.pad(self.neuron, (0, deeper), value=size),
+            sign=F.pad(self.sign, (0, deeper)),
+            beta=F.pad(self.beta, (0, deeper)),
+        )
+
+    def filled_up(self, count: int) -> Subproblems:
+        """`count` rows: the first row is repeated behind the others, so that shapes stay fixed."""
+        index = torch.arange(count, device=self.image.device)
+        return self.at(torch.where(index < len(self), index, 0))
+
+    def split(self, neuron: Tensor) -> Subproblems:
+        """Both halves of a split of one neuron each: B rows with z >= 0, then B rows with z <= 0. neuron: (B,)."""
+        at = self.depth[:, None]
+        one = torch.ones_like(self.beta[:, :1])
+        chosen = self.neuron.scatter(1, at, neuron[:, None])
+        both = Subproblems.cat([self, self])
+        return replace(
+            both,
+            depth=both.depth + 1,
+            neuron=chosen.repeat(2, 1),
+            sign=torch.cat([self.sign.scatter(1, at, one), self.sign.scatter(1, at, -one)]),
+        )

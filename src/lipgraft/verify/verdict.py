@@ -1,0 +1,46 @@
+"""What the verifier says of one image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+Status = Literal["verified", "falsified", "unknown", "error"]
+
+# Images that these methods decide never reach the verifier proper.
+BEFORE_THE_VERIFIER = ("misclassified", "pgd")
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """status: "verified" only with a proof, "falsified" only with a counterexample that was replayed.
+
+    reason: None, or why the status is "unknown" ("timeout", "memory", "gap", "recheck") or "error" (a sentence).
+    counterexample: the misclassified input (*shape), on the CPU, of a falsified image.
+    margin: the true class's logit minus the strongest other one; proved lower bound of it when verified or unknown, its
+    value at the counterexample when falsified; None when nothing is known.
+    seconds: device time spent on this image; the attack's share alone for an image that it ends.
+    method: the stage that decided, or the last one that ran: "misclassified", "pgd", "crown", "alpha-crown", "bab".
+    subproblems: how many were bounded in branch and bound. unstable: share of all neurons that are neither grafted nor
+    stable under CROWN's bounds; None for an image that never reached the verifier.
+    """
+
+    status: Status
+    reason: str | None = None
+    counterexample: Tensor | None = None
+    margin: float | None = None
+    seconds: float = 0.0
+    method: str | None = None
+    subproblems: int = 0
+    unstable: float | None = None
+
+    @property
+    def reached_verifier(self) -> bool:
+        """Classified correctly, and not broken by the attack."""
+        return self.status != "error" and self.method is not None and self.method not in BEFORE_THE_VERIFIER
+
+    def __str__(self) -> str:
+        detail = self.reason or self.method
+        return self.status if detail is None else f"{self.status} ({detail})"

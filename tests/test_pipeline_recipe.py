@@ -1,0 +1,164 @@
+"""Recipes: from YAML to settings, and every way a recipe can be wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lipgraft.errors import LipgraftError, SettingsError
+from lipgraft.pipeline import explain, load_recipe, recipe_names, resolve
+from lipgraft.settings import to_mapping
+from lipgraft.train import preset
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def written(folder: Path, name: str = "mine.yaml", **settings: Any) -> Path:
+    path = folder / name
+    path.write_text(yaml.safe_dump({"name": "mine", "models": [{"name": "baseline"}], **settings}))
+    return path
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_that_comes_with_lipgraft_resolves(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert len(recipe.models) > 1
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_resolved_recipe_resolves_to_itself_also_through_yaml(name: str) -> None:
+    recipe = load_recipe(name)
+    text = yaml.safe_dump(to_mapping(recipe))
+    assert resolve(yaml.safe_load(text)) == recipe
+
+
+def test_the_radius_and_the_seed_reach_every_stage_unless_a_stage_has_its_own(tmp_path: Path) -> None:
+    models = [{"name": "a", "graft": {}}, {"name": "b", "graft": {}, "finetune": {"eps": 0.3}}]
+    recipe = load_recipe(written(tmp_path, eps="2/10", seed=7, models=models))
+    assert recipe.eps == recipe.pretrain.eps == 0.2
+    assert [model.finetune and model.finetune.eps for model in recipe.models] == [0.2, 0.3]
+    assert recipe.certify.verifier.seed == 7
+
+
+def test_trainings_start_from_their_presets(tmp_path: Path) -> None:
+    models = [{"name": "a", "graft": {}, "finetune": {"lr": 0.5}}]
+    recipe = load_recipe(written(tmp_path, models=models, pretrain={"preset": "pretrain-short", "batch": 7}))
+    assert recipe.pretrain == dataclasses.replace(preset("pretrain-short"), batch=7)
+    assert recipe.models[0].finetune == dataclasses.replace(preset("finetune"), lr=0.5)
+
+
+def test_models_take_the_shared_defaults_and_may_change_them(tmp_path: Path) -> None:
+    defaults = {"graft": {"ratio": 0.2, "slope": 0.1}, "finetune": {"preset": "finetune-short", "epochs": 3}}
+    models = [
+        {"name": "plain"},
+        {"name": "a", "graft": {"criterion": "lg"}},
+        {"name": "b", "graft": {"ratio": 0.4}, "finetune": {"epochs": 5}},
+        {"name": "c", "graft": {}, "finetune": None},
+    ]
+    plain, a, b, c = load_recipe(written(tmp_path, defaults=defaults, models=models)).models
+    assert plain.graft is None
+    assert plain.finetune is None
+    assert a.graft is not None
+    assert (a.graft.criterion, a.graft.ratio, a.graft.slope) == ("lg", 0.2, 0.1)
+    assert a.finetune == dataclasses.replace(preset("finetune-short"), epochs=3)
+    assert b.graft is not None
+    assert b.graft.ratio == 0.4
+    assert b.finetune == dataclasses.replace(preset("finetune-short"), epochs=5)
+    assert c.graft is not None
+    assert c.finetune is None
+
+
+def test_a_recipe_may_extend_another_by_name_or_by_file(tmp_path: Path) -> None:
+    written(tmp_path, "base.yaml", eps=0.3, attack={"steps": 9, "restarts": 2})
+    (tmp_path / "top.yaml").write_text("extends: base.yaml\nattack: {steps: 4}\n")
+    recipe = load_recipe(tmp_path / "top.yaml")
+    assert (recipe.eps, recipe.attack.steps, recipe.attack.restarts) == (0.3, 4, 2)
+    (tmp_path / "quick.yaml").write_text("extends: quickstart\neps: 0.01\n")
+    assert load_recipe(tmp_path / "quick.yaml").pretrain.eps == 0.01
+    assert len(load_recipe(tmp_path / "quick.yaml").models) == len(load_recipe("quickstart").models)
+
+
+def test_the_settings_of_a_run_are_a_recipe(tmp_path: Path) -> None:
+    recipe = load_recipe("quickstart")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"recipe": to_mapping(recipe), "versions": {}, "hardware": {}}))
+    assert load_recipe(path) == recipe
+    (tmp_path / "top.yaml").write_text("extends: config.yaml\neps: 0.01\n")
+    with pytest.raises(SettingsError, match="extend the recipe of that run"):
+        load_recipe(tmp_path / "top.yaml")
+
+
+def test_a_flag_goes_before_the_recipe() -> None:
+    assert load_recipe("quickstart", seed=5).seed == 5
+    assert load_recipe("quickstart", seed=None).seed == 0
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"epss": 0.1}, "epss.*Did you mean 'eps'"),
+    ({"data": "cifar"}, "cifar10"),
+    ({"network": "cnnb"}, "cnn-b"),
+    ({"eps": -0.1}, "eps must be"),
+    ({"eps": float("nan")}, "eps must be"),
+    ({"activation": "reul"}, "relu"),
+    ({"pretrain": {"epoch": 3}}, "pretrain.epoch.*pretrain.epochs"),
+    ({"pretrain": {"preset": "pretrian"}}, "pretrain"),
+    ({"defaults": {"grft": {}}}, "defaults.grft.*defaults.graft"),
+    ({"models": []}, "at least one model"),
+    ({"models": {"name": "x"}}, "must be a list"),
+    ({"models": ["x"]}, "mapping"),
+    ({"models": [{"name": "x"}, {"name": "x"}]}, "two models"),
+    ({"models": [{"name": "../x"}]}, "small letters"),
+    ({"models": [{"title": "x"}]}, "name"),
+    ({"models": [{"name": "x", "graft": {"criterion": "lgg"}}]}, "Did you mean 'lg'"),
+    ({"models": [{"name": "x", "graft": {"ratio": 1.5}}]}, "ratio"),
+    ({"models": [{"name": "x", "graft": {"options": {"pol": 1}}}]}, "pool"),
+    ({"models": [{"name": "x", "paper": "cnn-b/cifar10/our"}]}, "cnn-b/cifar10/ours"),
+    ({"calibration": {"bounds": "crwn"}}, "crown"),
+    ({"calibration": {"count": 0}}, "at least 1"),
+    ({"attack": {"method": "pdg"}}, "pgd"),
+    ({"certify": {"verifier": {"timeot": 3}}}, "timeout"),
+    ({"certify": {"margins": "cron"}}, "crown"),
+    ({"lipschitz": {"notions": ["jacobain"]}}, "jacobian"),
+    ({"lipschitz": {"units": "metres"}}, "pixel"),
+]
+
+
+@pytest.mark.parametrize(("settings", "hint"), BAD, ids=lambda value: str(value)[:40])
+def test_a_wrong_recipe_is_refused_with_one_sentence_that_names_the_right_word(
+    settings: dict[str, Any], hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LipgraftError, match=hint) as caught:
+        load_recipe(written(tmp_path, **settings))
+    assert "\n" not in str(caught.value)
+
+
+def test_recipes_that_are_not_there_or_not_yaml_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="Did you mean 'quickstart'"):
+        load_recipe("quickstrat")
+    with pytest.raises(SettingsError, match=r"there is no recipe at .*none\.yaml"):
+        load_recipe(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [1, 2")
+    with pytest.raises(SettingsError, match="not valid YAML"):
+        load_recipe(tmp_path / "bad.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(SettingsError, match="mapping"):
+        load_recipe(tmp_path / "list.yaml")
+    (tmp_path / "round.yaml").write_text("extends: round.yaml\n")
+    with pytest.raises(SettingsError, match="extends itself"):
+        load_recipe(tmp_path / "round.yaml")
+
+
+def test_the_documentation_lists_every_key_of_every_group() -> None:
+    """If it does not: put the output of `lipgraft run --explain` at the end of docs/recipes.md."""
+    assert _keys(explain()) == _keys((DOCS / "recipes.md").read_text(encoding="utf-8"))
+
+
+def _keys(text: str) -> list[str]:
+    """Headings and first columns; the sentences may lag behind the code's, the keys may not."""
+    return re.findall(r"^(?:### .*|\| `\w+` \|)", text, flags=re.MULTILINE)

@@ -1,0 +1,285 @@
+"""A whole run on a small scale: its files, its resumption, its refusals."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from lipgraft import models
+from lipgraft.cli import main
+from lipgraft.data import images, load
+from lipgraft.errors import CheckpointError, SettingsError
+from lipgraft.pipeline import Recipe, certifying, collect, load_recipe, report, resolve, run
+from lipgraft.pipeline.directory import RunDirectory
+from lipgraft.report import RunResults, summary
+
+Announce = Callable[[str, bool], None]
+
+
+def tiny(**changes: Any) -> Recipe:
+    """The smallest run that has everything: a baseline, a grafted and fine-tuned model, one that is grafted alone."""
+    mapping = {
+        "name": "tiny",
+        "data": "digits",
+        "network": "digits-cnn",
+        "eps": 0.08,
+        "pretrain": {"preset": "pretrain-short", "epochs": 3, "batch": 64, "lr": 0.1},
+        "calibration": {"count": 20},
+        "defaults": {
+            "graft": {"ratio": 0.2},
+            "finetune": {"preset": "finetune-short", "epochs": 2, "batch": 64, "lr": 0.03},
+        },
+        "models": [
+            {"name": "baseline", "title": "Baseline"},
+            {"name": "ours", "graft": {}},
+            {"name": "raw", "graft": {"criterion": "random", "ratio": 0.1}, "finetune": None},
+        ],
+        "attack": {"steps": 3, "count": 40},
+        "certify": {"count": 12, "verifier": {"timeout": 1e-6, "attack_steps": 5, "refine": "none"}},
+        "lipschitz": {"notions": ["output-width", "sampled"], "count": 2, "method": {"samples": 2, "steps": 1}},
+        "examples": 4,
+    }
+    return resolve({**mapping, **changes})
+
+
+def table(results: RunResults) -> Any:
+    """Everything a run says, times aside."""
+    content = summary(results)
+    for model in content["models"]:
+        del model["time"], model["seconds"]
+    return content
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResults]:
+    path = tmp_path_factory.mktemp("run") / "tiny"
+    return path, run(tiny(), path)
+
+
+def copied(path: Path, target: Path) -> Path:
+    """A copy of a finished run, to be tampered with."""
+    for file in path.rglob("*"):
+        if file.is_file():
+            (target / file.relative_to(path)).parent.mkdir(parents=True, exist_ok=True)
+            (target / file.relative_to(path)).write_bytes(file.read_bytes())
+    return target
+
+
+def test_a_run_leaves_its_settings_checkpoints_metrics_results_and_report(finished: tuple[Path, RunResults]) -> None:
+    path, results = finished
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    assert set(config) == {"recipe", "versions", "hardware"}
+    assert config["versions"]["torch"] == torch.__version__
+    assert load_recipe(path / "config.yaml") == tiny()
+    names = {file.stem for file in (path / "checkpoints").iterdir()}
+    assert names == {"pretrained", "ours-grafted", "ours", "raw-grafted"}
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    epochs = [f"{r['model']} {r['epoch']}" for r in records]
+    assert epochs == ["pretrained 1", "pretrained 2", "pretrained 3", "ours 1", "ours 2"]
+    assert json.loads((path / "results.json").read_text()) == json.loads(json.dumps(summary(results)))
+    assert (path / "report.html").read_text().startswith("<!doctype html>")
+    assert not (path / "unfinished").exists()
+
+
+def test_results_are_a_plain_database_that_agrees_with_the_table(finished: tuple[Path, RunResults]) -> None:
+    path, results = finished
+    connection = sqlite3.connect(path / "results.sqlite")
+    counts = dict(connection.execute("SELECT model, count(*) FROM results GROUP BY model"))
+    proved = dict(connection.execute("SELECT model, avg(status = 'verified') FROM results GROUP BY model"))
+    connection.close()
+    assert counts == {"baseline": 12, "ours": 12, "raw": 12}
+    assert proved == pytest.approx({model.name: model.va for model in results.models})
+
+
+def test_the_same_seed_gives_the_same_table(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    assert table(run(tiny(), tmp_path / "again")) == table(finished[1])
+
+
+def test_another_seed_gives_another_network(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    run(tiny(seed=1, models=[{"name": "baseline"}], pretrain={"epochs": 0}), tmp_path / "other")
+    one, other = (models.load(p / "checkpoints/pretrained.safetensors") for p in (finished[0], tmp_path / "other"))
+    assert models.fingerprint(one) != models.fingerprint(other)
+
+
+def test_measures_by_layer_add_up_to_those_of_the_verifier(finished: tuple[Path, RunResults]) -> None:
+    for model in finished[1].models:
+        neurons = sum(layer.neurons for layer in model.layers)
+        assert sum(layer.unr * layer.neurons for layer in model.layers) / neurons == pytest.approx(model.unr, abs=1e-6)
+        assert {image.status for image in model.images} <= {"verified", "falsified", "unknown"}
+    baseline, ours, raw = finished[1].models
+    assert not baseline.grafted
+    for model, ratio in ((ours, 0.2), (raw, 0.1)):
+        grafted = sum(layer.grafted for layer in model.layers)
+        assert grafted == round(ratio * sum(layer.neurons for layer in model.layers))
+    assert [layer.unr for layer in raw.layers] == [layer.unr_grafted for layer in raw.layers]  # never fine-tuned
+
+
+def test_the_verifier_verifies_every_image_whose_crown_margin_is_positive(finished: tuple[Path, RunResults]) -> None:
+    for model in finished[1].models:
+        right = [image for image in model.images if image.method != "misclassified"]
+        assert len(model.margins) == len(right)
+        for image, margin in zip(right, model.margins, strict=True):
+            assert margin <= 0 or image.status == "verified"
+
+
+def test_counterexamples_in_the_report_are_real(finished: tuple[Path, RunResults]) -> None:
+    path, results = finished
+    data = load("digits")
+    networks = {name: models.load(path / f"checkpoints/{name}.safetensors") for name in ("pretrained", "ours")}
+    networks |= {"baseline": networks["pretrained"], "raw": models.load(path / "checkpoints/raw-grafted.safetensors")}
+    assert len(results.examples) == 4
+    shown = 0
+    for example in results.examples:
+        clean = images(data.x_test[[example.index]])[0].permute(1, 2, 0)
+        assert torch.equal(torch.from_numpy(example.image), clean)
+        for verdict in example.verdicts:
+            assert (verdict.adversarial is not None) == (verdict.status == "falsified")
+            if verdict.adversarial is not None:
+                shown += 1
+                point = torch.from_numpy(verdict.adversarial)
+                assert float((point - clean).abs().max()) <= 0.08 + 1e-6
+                assert 0 <= float(point.min()) <= float(point.max()) <= 1
+                taken_for = int(networks[verdict.model](point.permute(2, 0, 1)[None]).argmax())
+                assert data.classes[taken_for] == verdict.taken_for != example.label
+    assert shown > 0
+
+
+def test_a_finished_run_is_not_done_again(finished: tuple[Path, RunResults]) -> None:
+    path, results = finished
+    before = {file: file.stat().st_mtime_ns for file in (path / "checkpoints").iterdir()}
+    heard: list[bool] = []
+    assert table(run(tiny(), path, announce=lambda what, done: heard.append(done))) == table(results)
+    assert len(heard) > 10
+    assert all(heard)
+    assert {file: file.stat().st_mtime_ns for file in (path / "checkpoints").iterdir()} == before
+
+
+def test_what_is_missing_is_made_again_and_nothing_else(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    (path / "checkpoints/ours.safetensors").unlink()
+    (path / "stages/raw.accuracy.json").unlink()
+    redone: list[str] = []
+    again = run(tiny(), path, announce=lambda what, done: None if done else redone.append(what))
+    assert [what.partition(":")[0] for what in redone] == ["ours", "raw"]
+    assert table(again) == table(finished[1])
+
+
+@pytest.mark.parametrize("stage", ["ours: fine-tuning", "ours: certifying"])
+def test_an_interrupted_run_goes_on_to_the_same_table(
+    stage: str, finished: tuple[Path, RunResults], tmp_path: Path
+) -> None:
+    path = tmp_path / "cut"
+    finished_before: list[str] = []
+
+    def interrupt(what: str, done: bool) -> None:
+        if what.startswith(stage):
+            raise KeyboardInterrupt
+        finished_before.append(what)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny(), path, announce=interrupt)
+    with pytest.raises(SettingsError, match="not finished"):
+        collect(path)
+    skipped: list[str] = []
+    results = run(tiny(), path, announce=lambda what, done: skipped.append(what) if done else None)
+    assert skipped == finished_before
+    assert table(results) == table(finished[1])
+
+
+def test_verdicts_survive_an_interruption_before_the_stage_ends(
+    finished: tuple[Path, RunResults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    (path / "stages/ours.certify.json").unlink()
+    (path / "results.sqlite").unlink()
+    for name in ("baseline", "raw"):
+        (path / f"stages/{name}.certify.json").unlink()
+
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(certifying.database, "write", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny(), path)
+    assert (path / "unfinished/certifying/baseline").is_dir()
+    # `lipgraft.verify` is the function, so the module goes by its full name.
+    monkeypatch.setattr(import_module("lipgraft.verify.runs"), "verify_stream", _only("baseline is done", allowed=2))
+    assert table(run(tiny(), path)) == table(finished[1])
+
+
+def _only(reason: str, allowed: int) -> Any:
+    """The verifier, which may be called so many times: for the models whose images are not in a store yet."""
+    from lipgraft.verify.api import verify_stream
+
+    calls = iter(range(allowed))
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        assert next(calls, None) is not None, reason
+        return verify_stream(*args, **kwargs)
+
+    return counted
+
+
+def test_another_configuration_in_the_same_directory_is_refused(finished: tuple[Path, RunResults]) -> None:
+    with pytest.raises(SettingsError, match=r"eps = 0\.08, not 0\.05; give another --out"):
+        run(tiny(eps=0.05), finished[0])
+    with pytest.raises(SettingsError, match=r"seed = 0, not 3"):
+        run(tiny(seed=3), finished[0])
+    recipe = tiny()
+    others = (recipe.models[0], replace(recipe.models[1], title="Theirs"), recipe.models[2])
+    with pytest.raises(SettingsError, match=r"models\[1\]\.title = ours, not Theirs"):
+        run(replace(recipe, models=others), finished[0])
+
+
+def test_a_damaged_checkpoint_is_an_error_not_a_silent_rerun(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    file = path / "checkpoints/ours.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="truncated"):
+        run(tiny(), path)
+
+
+def test_a_report_can_be_built_again_from_the_files_alone(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    page = (path / "report.html").read_text()
+    (path / "report.html").unlink()
+    report(path)
+    assert (path / "report.html").read_text() == page
+
+
+def test_a_directory_that_is_no_run_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="not a run directory"):
+        report(tmp_path)
+    (tmp_path / "config.yaml").write_text("preset: pretrain\n")
+    with pytest.raises(SettingsError, match="is not that of"):
+        report(tmp_path)
+
+
+def test_a_run_of_the_verifier_alone_has_a_report_too(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    line = ["verify", str(finished[0] / "checkpoints/ours.safetensors"), "--data", "digits", "--eps", "0.08"]
+    options = ["--count", "6", "--timeout", "0.000001", "--set", "attack_steps=5", "--set", "refine=none"]
+    assert main([*line, *options, "--out", str(tmp_path / "alone"), "--device", "cpu"]) == 0
+    results = report(tmp_path / "alone")
+    assert results.counts == {"certified": 6}
+    assert [i.status for i in results.models[0].images] == [i.status for i in finished[1].models[1].images[:6]]
+    assert "ours on digits" in (tmp_path / "alone/report.html").read_text()
+    with pytest.raises(SettingsError, match="another command"):
+        run(tiny(), tmp_path / "alone")
+
+
+def test_stages_are_redone_when_their_inputs_change(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert directory.stage("a", "count", {"x": (1, 2)}, lambda: {"value": 1})["value"] == 1
+    assert directory.stage("a", "count", {"x": [1, 2]}, lambda: {"value": 2})["value"] == 1
+    assert directory.stage("a", "count", {"x": [1, 3]}, lambda: {"value": 3})["value"] == 3
+    assert directory.result("a")["value"] == 3

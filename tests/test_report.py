@@ -1,0 +1,296 @@
+"""The table and the page, from plain results."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import struct
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from lipgraft.errors import SettingsError
+from lipgraft.report import (
+    PUBLISHED,
+    Example,
+    ExampleVerdict,
+    ImageResult,
+    LayerResult,
+    ModelResult,
+    RunResults,
+    headline,
+    published,
+    render,
+    rows,
+    summary,
+)
+from lipgraft.report.charts import FIGURES, drawn
+from lipgraft.report.png import data_uri, encode
+from lipgraft.report.svg import Scale, apart, number, tag
+
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+def model(name: str, *, va: float = 0.5, grafted: int = 0, **changes: object) -> ModelResult:
+    """A model whose first images are verified, the last one falsified and the others unknown."""
+    count = 10
+    statuses = ["verified" if i < round(va * count) else "unknown" for i in range(count - 1)] + ["falsified"]
+    images = tuple(
+        ImageResult(i, i % 3, status, "pgd" if status == "falsified" else "bab", 0.01 * 3**i)
+        for i, status in enumerate(statuses)
+    )
+    layers = (LayerResult("act1", 40, grafted, 0.3, 0.2 if grafted else None), LayerResult("act2", 10, 0, 0.1))
+    made = ModelResult(
+        name=name,
+        title=name.title(),
+        sa=0.9,
+        ra=0.7,
+        va=va,
+        unr=0.26,
+        time=1.5,
+        lipschitz={"jacobian": 12.5, "sampled": 8.0},
+        layers=layers,
+        margins=tuple(float(v) for v in np.linspace(-3, 2, 30)),
+        images=images,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def results(*models: ModelResult, **changes: object) -> RunResults:
+    made = RunResults(
+        name="trial",
+        title="A trial",
+        data="digits",
+        network="digits-cnn",
+        eps=0.1,
+        models=models or (model("baseline", va=0.2), model("ours", va=0.6, grafted=20)),
+        counts={"tested": 100, "certified": 10},
+        settings={"name": "trial", "models": [{"name": "baseline"}]},
+        versions={"lipgraft": "0"},
+        hardware={"processor": "abacus"},
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def example(adversarial: np.ndarray | None) -> Example:
+    image = np.full((8, 8, 1), 0.5, dtype=np.float32)
+    status = "verified" if adversarial is None else "falsified"
+    taken_for = None if adversarial is None else "seven"
+    return Example(3, "one", image, (ExampleVerdict("baseline", status, "pgd", adversarial, taken_for),))
+
+
+class Checker(HTMLParser):
+    """Every tag that is opened is closed, in order; collects addresses and texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for key, value in attrs if key in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for key, value in attrs if key in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, tag
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def parsed(page: str) -> Checker:
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    return checker
+
+
+# --- the page
+
+
+def test_the_page_is_well_formed_and_refers_to_nothing_outside_itself() -> None:
+    adversarial = np.full((8, 8, 1), 0.6, dtype=np.float32)
+    page = render(results(examples=(example(adversarial), example(None))))
+    found = parsed(page)
+    assert len(found.addresses) == 4  # three pictures of a falsified image, one of a verified one
+    assert all(address.startswith("data:image/png;base64,") for address in found.addresses)
+    assert not re.search(r"https?://|@import|url\(|<script|<link", page)
+
+
+def test_the_page_adapts_to_dark_mode_and_to_a_phone() -> None:
+    page = render(results())
+    assert "prefers-color-scheme: dark" in page
+    assert 'name="viewport"' in page
+    light, dark = (set(re.findall(r"(--\w+):", part)) for part in page.split("prefers-color-scheme: dark", 1))
+    assert light == dark  # each colour has a counterpart
+
+
+def test_every_figure_is_there_when_the_run_has_everything() -> None:
+    assert {figure.key for figure in drawn(results())} == set(FIGURES)
+    assert set(FIGURES) == {"accuracy", "tradeoff", "lipschitz", "grafted", "unstable", "margins", "time"}
+
+
+def test_figures_without_data_are_left_out_not_drawn_empty() -> None:
+    bare = model("bare", va=0.0, lipschitz={}, layers=(), margins=(), images=())
+    assert {figure.key for figure in drawn(results(bare))} == {"accuracy", "tradeoff"}
+    parsed(render(results(bare)))
+
+
+@pytest.mark.parametrize("key", list(FIGURES))
+def test_drawings_are_valid_svg_inside_their_frame_in_the_page_colours(key: str) -> None:
+    figure = next(figure for figure in drawn(results()) if figure.key == key)
+    root = ElementTree.fromstring(str(figure.drawing))
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    assert len(list(root)) > 5
+    for element in root.iter():
+        for name, limit in (("x", width), ("cx", width), ("x2", width), ("y", height), ("cy", height), ("y2", height)):
+            assert -0.01 <= float(element.get(name, 0)) <= limit + 0.01
+        assert not {"fill", "stroke", "style"} & set(element.attrib)  # a fixed colour would vanish in one scheme
+        assert "nan" not in ElementTree.tostring(element, encoding="unicode")
+
+
+def test_nothing_measured_anywhere_still_gives_a_page() -> None:
+    lost = model("lost", sa=math.nan, ra=math.nan, unr=math.nan, time=math.nan, margins=(math.nan,))
+    lost = replace(lost, va=math.nan, lipschitz={"jacobian": math.inf})
+    found = parsed(render(results(lost)))
+    assert "nan" not in " ".join(found.texts).lower()
+
+
+def test_names_cannot_break_out_of_the_page() -> None:
+    page = render(results(model("baseline", title="<b>&\"'"), title="<script>"))
+    assert "<script>" not in page
+    assert "<b>&" not in page
+    parsed(page)
+
+
+def test_a_counterexample_shows_the_original_the_enlarged_perturbation_and_the_adversarial_image() -> None:
+    adversarial = np.full((8, 8, 1), 0.6, dtype=np.float32)  # the image, brighter by eps
+    page = render(results(examples=(example(adversarial),)))
+    pictures = [_pixels(address) for address in parsed(page).addresses]
+    assert [int(p.flat[0]) for p in pictures] == [128, 255, 153]
+    assert "taken for seven" in page
+
+
+def test_the_papers_figures_stand_beside_ours() -> None:
+    ours = model("ours", published=published("cnn-b/cifar10/ours"))
+    page = render(results(ours))
+    assert "51.6" in page
+    assert "51.6" not in render(results(model("ours")))
+
+
+# --- the table
+
+
+def test_the_table_marks_the_best_of_each_column() -> None:
+    table = rows(results())
+    assert [[cell.best for cell in row.cells][2] for row in table] == [False, True]
+    assert table[1].cells[2].text == "60.0"
+    assert table[0].cells[4].text == "12.5"
+
+
+def test_the_headline_says_what_happened_whichever_way() -> None:
+    base = model("baseline", va=0.5)
+    assert "raises" in headline(results(base, model("ours", va=0.6, grafted=9)))
+    assert "lowers" in headline(results(base, model("ours", va=0.4, grafted=9)))
+    assert "leaves" in headline(results(base, model("ours", va=0.5, grafted=9)))
+    assert "Baseline is proved robust" in headline(results(base))
+
+
+def test_the_summary_is_json_without_nan() -> None:
+    text = json.dumps(summary(results(model("baseline", time=math.nan))), allow_nan=False)
+    table = json.loads(text)
+    assert table["models"][0]["time"] is None
+    assert table["models"][0]["verdicts"] == {"falsified": 1, "unknown": 4, "verified": 5}
+
+
+# --- the published figures
+
+
+def test_published_rows_are_consistent_percentages() -> None:
+    for key, row in PUBLISHED.items():
+        assert key.count("/") == 2
+        assert row.sa is not None
+        assert row.va is not None
+        assert 0 <= row.va <= (row.ra or 100) <= row.sa + 1e-9 or row.ra is None
+        assert row.sa <= 100
+
+
+def test_an_unknown_row_of_the_paper_is_answered_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="cnn-b/cifar10/ours"):
+        published("cnn-b/cifar10/our")
+
+
+# --- small parts
+
+
+def test_png_holds_the_pixels() -> None:
+    image = np.linspace(0, 1, 5 * 3 * 3).reshape(5, 3, 3)
+    assert encode(image).startswith(b"\x89PNG")
+    assert np.array_equal(_pixels(data_uri(image)), np.rint(image * 255).astype(np.uint8))
+
+
+def _pixels(uri: str) -> np.ndarray:
+    """Decode a PNG that stores its rows unfiltered, by the format's own rules."""
+    content = base64.b64decode(uri.partition(",")[2])
+    place, chunks = 8, {}
+    while place < len(content):
+        (length,) = struct.unpack(">I", content[place : place + 4])
+        kind, body = content[place + 4 : place + 8], content[place + 8 : place + 8 + length]
+        (check,) = struct.unpack(">I", content[place + 8 + length : place + 12 + length])
+        assert check == zlib.crc32(kind + body)
+        chunks[kind] = body
+        place += 12 + length
+    width, height, depth, colour = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert depth == 8
+    channels = {0: 1, 2: 3}[colour]
+    rows_ = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), dtype=np.uint8).reshape(height, 1 + width * channels)
+    assert not rows_[:, 0].any()
+    return rows_[:, 1:].reshape(height, width, channels)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (0.0341, "0.034"),
+        (1.25, "1.25"),
+        (12.34, "12.3"),
+        (3400.0, "3,400"),
+        (2.1e6, "2.1e6"),
+        (1e-5, "1e-5"),
+    ],
+)
+def test_numbers_have_the_digits_a_reader_wants(value: float, shown: str) -> None:
+    assert number(value) == shown
+
+
+@pytest.mark.parametrize(("low", "high", "log"), [(0, 1, False), (-3.2, 7.9, False), (1e-4, 30, True), (5, 6, True)])
+def test_ticks_are_inside_the_axis_and_in_order(low: float, high: float, log: bool) -> None:
+    scale = Scale(low, high, 10, 200, log=log)
+    ticks = scale.ticks(5)
+    assert 1 <= len(ticks) <= 12
+    assert ticks == sorted(set(ticks))
+    assert all(low * 0.999 - 1e-9 <= t <= high * 1.001 for t in ticks)
+    assert scale(low) == pytest.approx(10)
+    assert scale(high) == pytest.approx(200)
+
+
+def test_labels_are_moved_apart_and_keep_their_order() -> None:
+    moved = apart([50.0, 51.0, 10.0], gap=15)
+    assert moved == [50.0, 65.0, 10.0]
+
+
+def test_attributes_and_texts_are_escaped() -> None:
+    assert str(tag("text", "a < b", class_='"')) == '<text class="&#34;">a &lt; b</text>'

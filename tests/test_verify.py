@@ -1,0 +1,364 @@
+"""`verify`: what it says, and what it must never say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipgraft.errors import SettingsError
+from lipgraft.graft.activation import GraftedActivation
+from lipgraft.verify import Verdict, VerifySettings, measure, verify, verify_stream
+
+FAST = VerifySettings(attack_steps=10, attack_restarts=1, alpha_iterations=5, refine_iterations=3, bab_iterations=3)
+BARE = replace(FAST, attack_restarts=0, search_every=0)
+
+
+def convolutional(generator: torch.Generator) -> nn.Module:
+    """A small image network with a grafted layer, weights from the generator."""
+    mask = torch.rand(14, generator=generator) < 0.3
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(36, 14),
+        GraftedActivation(nn.ReLU(), mask, 0.4),
+        nn.Linear(14, 4),
+    )
+    with torch.no_grad():
+        for layer in (model[0], model[3], model[5]):
+            layer.weight.copy_(
+                torch.randn(layer.weight.shape, generator=generator) * (2 / layer.weight[0].numel()) ** 0.5
+            )
+            layer.bias.copy_(torch.randn(layer.bias.shape, generator=generator) / 5 - 0.1)
+    return model
+
+
+def classified(model: nn.Module, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x = torch.rand(count, 1, 5, 5, generator=generator)
+    with torch.no_grad():
+        return x, model(x).argmax(1)
+
+
+def radii(model: nn.Module, x: Tensor) -> Tensor:
+    """For each image the radius at which a linear model with the same value and slope would change its class."""
+    x = x.clone().requires_grad_()
+    best = model(x).topk(2).values
+    margin = best[:, 0] - best[:, 1]
+    (slope,) = torch.autograd.grad(margin.sum(), x)
+    return margin.detach() / slope.abs().flatten(1).sum(1)
+
+
+def bump(width: float, place: float = 0.31) -> nn.Module:
+    """Class 0 everywhere but on [place - width, place + width], where three ReLUs make class 1 win."""
+    model = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 2))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.copy_(torch.tensor([width, 0.0, -width]) - place)
+        model[2].weight.copy_(torch.tensor([[0.0, 0.0, 0.0], [2.0, -4.0, 2.0]]) / width)
+        model[2].bias.copy_(torch.tensor([1.0, 0.0]))
+    return model
+
+
+@pytest.mark.parametrize("width", [0.1, 1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize("settings", [FAST, BARE], ids=["attack", "no attack"])
+def test_a_network_with_a_hidden_counterexample_is_never_verified(width: float, settings: VerifySettings) -> None:
+    x = torch.tensor([[0.5], [0.9], [0.3 - 2 * width]])
+    verdicts = verify(bump(width), x, torch.zeros(3), 0.7, settings=settings)
+    assert all(v.status != "verified" for v in verdicts)
+    assert any(v.status == "falsified" for v in verdicts)
+
+
+def test_the_same_network_is_verified_where_the_bump_is_not() -> None:
+    verdicts = verify(bump(1e-2), torch.tensor([[0.6], [0.05]]), torch.zeros(2), 0.2, settings=FAST)
+    assert [v.status for v in verdicts] == ["verified", "verified"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_give_error(value: float, generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 3, generator)
+    with torch.no_grad():
+        model[3].weight[2, 5] = value
+    for v in verify(model, x, y, 0.01, settings=FAST):
+        assert v.status == "error"
+        assert "NaN or infinity" in str(v.reason)
+
+
+def test_an_image_that_is_not_finite_gives_error_and_takes_no_other_with_it(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 3, generator)
+    x[1, 0, 2, 2] = math.nan
+    assert [v.status for v in verify(model, x, y, 1e-4, settings=FAST)] == ["verified", "error", "verified"]
+
+
+def test_numbers_that_overflow_in_the_bounds_are_never_a_proof(generator: torch.Generator) -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) * 1e13)
+    x = torch.rand(4, 2, generator=generator)
+    verdicts = verify(model, x, model(x).argmax(1), 0.3, low=None, high=None, settings=FAST)
+    assert all(v.status != "verified" or math.isfinite(v.margin or math.nan) for v in verdicts)
+
+
+def test_a_point_is_decided_by_its_own_margin(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 4, generator)
+    for v, logits, label in zip(verify(model, x, y, 0.0, settings=FAST), model(x).detach(), y, strict=True):
+        assert v.status == "verified"
+        others = torch.cat([logits[:label], logits[label + 1 :]])
+        assert v.margin == pytest.approx(float(logits[label] - others.max()), abs=1e-6)
+        assert v.subproblems == 0
+
+
+def test_a_misclassified_image_is_its_own_counterexample(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 4, generator)
+    for eps in (0.0, 0.1):
+        for image, v in zip(x, verify(model, x, (y + 1) % 4, eps, settings=FAST), strict=True):
+            assert (v.status, v.method, str(v)) == ("falsified", "misclassified", "falsified (misclassified)")
+            assert v.counterexample is not None
+            assert torch.equal(v.counterexample, image)
+            assert v.margin is not None
+            assert v.margin < 0
+
+
+@pytest.mark.parametrize("settings", [FAST, replace(BARE, images=3, batch=4)], ids=["default", "small groups"])
+def test_a_batch_gives_the_verdicts_of_its_images_one_by_one(
+    settings: VerifySettings, generator: torch.Generator
+) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    eps = radii(model, x)
+    together = verify(model, x, y, eps, settings=settings)
+    alone = [verify(model, x[i : i + 1], y[i : i + 1], float(eps[i]), settings=settings)[0] for i in range(14)]
+    assert [v.status for v in together] == [v.status for v in alone]
+    assert {v.status for v in together} == {"verified", "falsified"}
+    assert any(v.method == "bab" for v in together)
+
+
+def test_counterexamples_lie_in_the_box_and_in_the_valid_range_and_are_misclassified(
+    generator: torch.Generator,
+) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 10, generator)
+    found = 0
+    for settings in (FAST, BARE):
+        for i, v in enumerate(verify(model, x, y, 0.3, low=0.1, high=0.8, settings=settings)):
+            if v.status == "falsified":
+                found += 1
+                point = v.counterexample
+                assert point is not None
+                assert bool((point >= torch.tensor(0.1)).all() & (point <= torch.tensor(0.8)).all())
+                if v.method != "misclassified":
+                    assert float((point - x[i].clamp(0.1, 0.8)).abs().max()) <= 0.3 + 1e-6
+                assert int(model(point[None]).argmax()) != int(y[i])
+    assert found > 0
+
+
+def test_a_larger_radius_never_turns_falsified_into_verified(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 8, generator)
+    order = {"verified": 0, "falsified": 1}
+    levels = [[order[v.status] for v in verify(model, x, y, eps, settings=FAST)] for eps in (0.02, 0.05, 0.1)]
+    assert all(a <= b <= c for a, b, c in zip(*levels, strict=True))
+
+
+def test_verdicts_come_as_images_end_and_each_once(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    rounds: list[int] = []
+    seen: list[int] = []
+    cheap_before_branching = False
+    for image, verdict in verify_stream(
+        model, x, y, radii(model, x), settings=replace(BARE, images=4), watch=rounds.append
+    ):
+        seen.append(image)
+        cheap_before_branching |= verdict.method == "crown" and not rounds
+    assert sorted(seen) == list(range(14))
+    assert cheap_before_branching
+    assert rounds
+
+
+def test_time_runs_out_as_timeout_and_not_as_proof(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    hard = [i for i, v in enumerate(verify(model, x, y, radii(model, x), settings=BARE)) if v.method == "bab"]
+    assert hard
+    late = verify(model, x, y, radii(model, x), timeout=1e-9, settings=BARE)
+    assert all((late[i].status, late[i].reason) == ("unknown", "timeout") for i in hard)
+    never = verify(model, x, y, radii(model, x), settings=replace(BARE, total_seconds=1e-9))
+    assert all((v.status, v.reason) == ("unknown", "timeout") for v in never)
+
+
+def test_a_pool_without_room_gives_memory_and_not_a_proof(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    full = verify(
+        model, x, y, radii(model, x), settings=replace(BARE, alpha_iterations=0, bab_iterations=0, leaf_iterations=0)
+    )
+    tight = verify(
+        model,
+        x,
+        y,
+        radii(model, x),
+        settings=replace(BARE, alpha_iterations=0, bab_iterations=0, leaf_iterations=0, pool_gigabytes=1e-6),
+    )
+    assert any(v.reason == "memory" for v in tight)
+    for before, after in zip(full, tight, strict=True):
+        assert after.status in (before.status, "unknown")
+
+
+def test_a_model_that_fails_on_one_image_gives_error_for_that_image_alone(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 5, generator)
+    x[3, 0, 0, 0] = 0.4321
+
+    def refuse(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if bool((inputs[0][..., 0, 0] == x[3, 0, 0, 0]).any()):
+            raise RuntimeError("this image breaks the model")
+
+    model.register_forward_pre_hook(refuse)
+    verdicts = verify(model, x, y, 1e-4, settings=FAST)
+    assert [v.status for v in verdicts] == ["verified"] * 3 + ["error", "verified"]
+    assert verdicts[3].reason == "this image breaks the model"
+
+
+def test_leaves_without_an_exact_solver_are_a_gap_and_not_a_proof(generator: torch.Generator) -> None:
+    weak = replace(BARE, alpha_iterations=0, bab_iterations=0, leaf_iterations=0, lp_size=0)
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    full, weaker = (
+        verify(model, x, y, radii(model, x), settings=BARE),
+        verify(model, x, y, radii(model, x), settings=weak),
+    )
+    assert any(v.reason == "gap" for v in weaker)
+    assert all(b.status in (a.status, "unknown") for a, b in zip(full, weaker, strict=True))
+
+
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])
+def test_curved_activations_are_proved_or_left_as_a_gap(
+    activation: type[nn.Module], generator: torch.Generator
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 6), activation(), nn.Linear(6, 5), activation(), nn.Linear(5, 3))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    x = torch.rand(12, 3, generator=generator)
+    verdicts = verify(model, x, model(x).argmax(1), torch.linspace(0.001, 0.4, 12), settings=FAST)
+    assert verdicts[0].status == "verified"
+    assert {v.status for v in verdicts} <= {"verified", "falsified", "unknown"}
+    assert all(v.reason == "gap" for v in verdicts if v.status == "unknown")
+
+
+def test_a_wholly_grafted_network_is_affine_and_needs_no_branching(generator: torch.Generator) -> None:
+    all_lines = GraftedActivation(nn.Tanh(), torch.ones(6, dtype=torch.bool), 0.3, 0.1)
+    model = nn.Sequential(nn.Linear(3, 6), all_lines, nn.Linear(6, 3))
+    with torch.no_grad():
+        model[2].weight.copy_(torch.randn(3, 6, generator=generator) * 3)
+    x = torch.rand(20, 3, generator=generator)
+    verdicts = verify(model, x, model(x).argmax(1), torch.linspace(0.01, 3.0, 20), low=None, high=None, settings=BARE)
+    assert {v.status for v in verdicts} == {"verified", "falsified"}
+    assert all(v.subproblems == 0 and v.unstable == 0 for v in verdicts)
+
+
+def test_double_precision_repeats_the_proofs(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    once = verify(model, x, y, radii(model, x), settings=FAST)
+    twice = verify(model, x, y, radii(model, x), settings=replace(FAST, recheck="float64"))
+    assert [v.status for v in once] == [v.status for v in twice]
+    assert {v.method for v in twice} >= {"crown", "bab"}
+    assert next(model.parameters()).dtype == torch.float32
+
+
+def test_a_proof_that_double_precision_refutes_is_not_reported() -> None:
+    """In float32 the radius vanishes beside 2^24, so the box is a point and "verified"; in float64 it is not."""
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.fill_(-(2.0**24))
+        model[1].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        model[1].bias.copy_(torch.tensor([0.25, 0.0]))
+    x = torch.tensor([[2.0**24]])
+    single = verify(model, x, torch.zeros(1), 0.5, low=None, high=None, settings=FAST)[0]
+    double = verify(model, x, torch.zeros(1), 0.5, low=None, high=None, settings=replace(FAST, recheck="float64"))[0]
+    assert single.status == "verified"
+    assert (double.status, double.reason) == ("unknown", "recheck")
+
+
+def test_the_model_is_left_as_it_was(generator: torch.Generator) -> None:
+    model = convolutional(generator).train()
+    x, y = classified(model, 3, generator)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    verify(model, x, y, 0.05, settings=FAST)
+    assert model.training
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_no_images_give_no_verdicts(generator: torch.Generator) -> None:
+    assert verify(convolutional(generator), torch.zeros(0, 1, 5, 5), torch.zeros(0), 0.1) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": torch.tensor([0, 9])}, "labels"),
+        ({"y": torch.zeros(3)}, "labels"),
+        ({"eps": -0.1}, "eps"),
+        ({"eps": math.nan}, "eps"),
+        ({"eps": torch.zeros(3)}, "eps"),
+        ({"timeout": 0.0}, "timeout"),
+        ({"settings": VerifySettings(branching="filtred")}, "filtered"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_a_sentence(
+    changes: dict[str, object], message: str, generator: torch.Generator
+) -> None:
+    arguments: dict[str, object] = {"y": torch.tensor([0, 1]), "eps": 0.1, **changes}
+    with pytest.raises(SettingsError, match=message):
+        verify(convolutional(generator), torch.rand(2, 1, 5, 5), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"batch": 1}, {"decay": -1.0}, {"refine": "some"}, {"attack_steps": 0}, {"lp_size": -1}]
+)
+def test_settings_out_of_range_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(SettingsError):
+        VerifySettings(**bad)  # type: ignore[arg-type]
+
+
+def test_measures_are_those_of_the_paper() -> None:
+    verdicts = [
+        Verdict("falsified", method="misclassified", seconds=9.0),
+        Verdict("falsified", method="pgd", seconds=9.0),
+        Verdict("verified", method="crown", seconds=1.0, unstable=0.1),
+        Verdict("verified", method="bab", seconds=2.0, unstable=0.3),
+        Verdict("falsified", method="bab", seconds=3.0, unstable=0.2),
+        Verdict("unknown", "timeout", method="bab", seconds=6.0, unstable=0.2),
+        Verdict("error", "broken"),
+        Verdict("falsified", method="misclassified"),
+    ]
+    m = measure(verdicts)
+    assert (m.sa, m.ra, m.va) == (5 / 8, 4 / 8, 2 / 8)
+    assert m.unr == pytest.approx(0.2)
+    assert m.time == pytest.approx(3.0)
+    assert (m.reached, m.verified, m.falsified, m.unknown, m.error) == (4, 2, 4, 1, 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_captured_rounds_give_the_verdicts_of_plain_ones(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 40, generator)
+    weak = replace(BARE, alpha_iterations=0, bab_iterations=1)
+    eps = radii(model, x)
+    plain = verify(model, x, y, eps, settings=weak)
+    model, x, y = model.cuda(), x.cuda(), y.cuda()
+    for capture in (False, True):
+        on_gpu = verify(model, x, y, eps, settings=replace(weak, capture=capture))
+        assert [v.status for v in on_gpu] == [v.status for v in plain]

@@ -1,0 +1,274 @@
+"""The verifier against exact answers: a MILP (SciPy's HiGHS) and the enumeration of activation patterns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from torch import Tensor, nn
+
+from lipgraft.bounds import interval_bounds
+from lipgraft.box import Box
+from lipgraft.graft.activation import GraftedActivation
+from lipgraft.network import Activation, Network, evaluate, trace
+from lipgraft.network.evaluate import evaluate_node
+from lipgraft.verify import Verdict, VerifySettings, verify
+
+# Little optimisation, no attack and no search, so that most of the work is left to branching and to the leaves.
+BARE = VerifySettings(attack_restarts=0, refine="none", alpha_iterations=1, bab_iterations=2, search_every=0)
+SETTINGS = {
+    "bare": BARE,
+    "default": VerifySettings(),
+    "widest": VerifySettings(
+        attack_restarts=0, refine="none", alpha_iterations=0, bab_iterations=1, branching="widest"
+    ),
+    "babsr": VerifySettings(attack_restarts=0, refine="all", bab_iterations=1, branching="babsr", batch=8),
+}
+CLEAR = 1e-5  # a margin closer to zero than this may be rounded to either side
+
+
+class Residual(nn.Module):
+    """x -> second(act(first(x))) + skip(x), then an activation."""
+
+    def __init__(self, width: int, graft: bool, generator: torch.Generator) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, width), nn.Linear(width, width)
+        self.skip, self.out = nn.Linear(4, width), nn.Linear(width, 3)
+        self.inner, self.outer = _act(width, graft, generator), _act(width, graft, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.outer(self.second(self.inner(self.first(x))) + self.skip(x)))
+        return out
+
+
+def _act(width: int, graft: bool, generator: torch.Generator) -> nn.Module:
+    if not graft:
+        return nn.ReLU()
+    mask = torch.rand(width, generator=generator) < 0.4
+    return GraftedActivation(
+        nn.ReLU(), mask, torch.rand(width, generator=generator), torch.randn(width, generator=generator) / 4
+    )
+
+
+def network(kind: str, graft: bool, seed: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "residual":
+        model: nn.Module = Residual(5, graft, generator)
+    elif kind == "wide":
+        model = nn.Sequential(nn.Linear(4, 10), _act(10, graft, generator), nn.Linear(10, 3))
+    elif kind == "leaky":
+        model = nn.Sequential(nn.Linear(4, 5), nn.LeakyReLU(0.2), nn.Linear(5, 4), nn.LeakyReLU(0.1), nn.Linear(4, 3))
+    else:
+        layers = [
+            nn.Linear(4, 6),
+            _act(6, graft, generator),
+            nn.Linear(6, 5),
+            _act(5, graft, generator),
+            nn.Linear(5, 3),
+        ]
+        model = nn.Sequential(*layers)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim == 2:
+                p.copy_(torch.randn(p.shape, generator=generator) * 1.4 / p.shape[1] ** 0.5)
+            elif p.ndim == 1 and not graft:
+                p.copy_(torch.randn(p.shape, generator=generator) / 3)
+    return model
+
+
+def images(model: nn.Module, count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Points with the model's own classes, and radii around those at which a linear model's class would change."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    x = torch.rand(count, 4, generator=generator).requires_grad_()
+    logits = model(x)
+    best = logits.topk(2).values
+    margin = best[:, 0] - best[:, 1]
+    (slope,) = torch.autograd.grad(margin.sum(), x)
+    radius = margin.detach() / slope.abs().sum(1).clamp(min=1e-3)
+    scale = 0.5 + torch.rand(count, generator=generator)
+    return x.detach(), logits.argmax(1), (radius * scale).clamp(max=0.7)
+
+
+@dataclass
+class Encoding:
+    """Affine values of every node in terms of the variables: matrix (n, V) and offset (n,)."""
+
+    matrix: np.ndarray
+    offset: np.ndarray
+
+
+def double(model: nn.Module) -> Network:
+    return trace(model, (4,)).to(dtype=torch.float64)
+
+
+def exact_margin(net: Network, x: Tensor, y: int, eps: float) -> float:
+    """The smallest of (true logit - other logit) over the box, by a mixed-integer program for each other class."""
+    box = Box.linf(x[None].double(), eps)
+    intervals = interval_bounds(net, box)
+    kinks = [
+        (i, j)
+        for i, node in net.activations()
+        for j in range(node.shape[0])
+        if not _grafted(node, j)
+        and float(intervals[node.inputs[0]][0][0, j]) < 0 < float(intervals[node.inputs[0]][1][0, j])
+    ]
+    number = {kink: k for k, kink in enumerate(kinks)}
+    inputs, total = x.numel(), x.numel() + 2 * len(kinks)  # x, then the kinks' outputs, then their switches
+    values: list[Encoding] = []
+    rows: list[np.ndarray] = []
+    limits: list[float] = []
+    for i, node in enumerate(net.nodes):
+        if i == 0:
+            values.append(Encoding(np.eye(inputs, total), np.zeros(inputs)))
+        elif isinstance(node, Activation):
+            z = values[node.inputs[0]]
+            out = Encoding(np.zeros_like(z.matrix), np.zeros_like(z.offset))
+            for j in range(node.shape[0]):
+                low, high = (float(end[0, j]) for end in intervals[node.inputs[0]])
+                if (i, j) in number:
+                    h, switch = inputs + number[i, j], inputs + len(kinks) + number[i, j]
+                    out.matrix[j, h] = 1.0
+                    a, e = node.negative_slope, np.eye(total)
+                    # h >= z, h >= a z, h <= z - (1 - a) low (1 - s), h <= a z + (1 - a) high s
+                    rows += [z.matrix[j] - e[h], a * z.matrix[j] - e[h]]
+                    limits += [-z.offset[j], -a * z.offset[j]]
+                    rows += [
+                        e[h] - z.matrix[j] - (1 - a) * low * e[switch],
+                        e[h] - a * z.matrix[j] - (1 - a) * high * e[switch],
+                    ]
+                    limits += [z.offset[j] - (1 - a) * low, a * z.offset[j]]
+                else:
+                    slope, intercept = _line(node, j, low)
+                    out.matrix[j], out.offset[j] = slope * z.matrix[j], slope * z.offset[j] + intercept
+            values.append(out)
+        else:
+            values.append(_affine(net, i, values))
+    final, best = values[net.output], np.inf
+    ends = [(float(a), float(b)) for a, b in zip(box.lower.flatten(), box.upper.flatten(), strict=True)]
+    low = np.array([a for a, _ in ends] + [-np.inf] * len(kinks) + [0.0] * len(kinks))
+    high = np.array([b for _, b in ends] + [np.inf] * len(kinks) + [1.0] * len(kinks))
+    whole = np.array([0] * (inputs + len(kinks)) + [1] * len(kinks))
+    constraints = [LinearConstraint(np.array(rows), ub=np.array(limits))] if rows else []
+    for other in set(range(len(final.offset))) - {y}:
+        cost = final.matrix[y] - final.matrix[other]
+        solved = milp(cost, constraints=constraints, integrality=whole, bounds=Bounds(low, high))
+        assert solved.success
+        best = min(best, solved.fun + final.offset[y] - final.offset[other])
+    return float(best)
+
+
+def _grafted(node: Activation, j: int) -> bool:
+    return node.graft is not None and bool(node.graft.mask[j])
+
+
+def _line(node: Activation, j: int, low: float) -> tuple[float, float]:
+    if node.graft is not None and bool(node.graft.mask[j]):
+        return float(node.graft.gamma[j]), float(node.graft.omega[j])
+    return (1.0, 0.0) if low >= 0 else (node.negative_slope, 0.0)
+
+
+def _affine(net: Network, i: int, values: list[Encoding]) -> Encoding:
+    """Push each variable's column through an affine node."""
+    node = net.nodes[i]
+    columns = [
+        torch.from_numpy(np.vstack([np.zeros((1, len(values[j].offset))), values[j].matrix.T])) for j in node.inputs
+    ]
+    constant = evaluate_node(node, *(torch.zeros_like(c[:1]) for c in columns))
+    moved = evaluate_node(node, *columns) - constant
+    offset = evaluate_node(node, *(torch.from_numpy(values[j].offset[None]) for j in node.inputs))
+    return Encoding(moved[1:].numpy().T.copy(), offset[0].numpy())
+
+
+def check(verdicts: list[Verdict], exact: list[float], model: nn.Module, x: Tensor, y: Tensor, eps: Tensor) -> int:
+    """Every clear case is decided as the exact margin says; returns how many there were."""
+    clear = 0
+    for k, (verdict, margin) in enumerate(zip(verdicts, exact, strict=True)):
+        if abs(margin) < CLEAR:
+            continue
+        clear += 1
+        assert verdict.status == ("verified" if margin > 0 else "falsified"), (k, margin, verdict)
+        assert verdict.margin is not None
+        if verdict.status == "verified":
+            assert 0 < verdict.margin <= margin + 1e-5
+        else:
+            point = verdict.counterexample
+            assert point is not None
+            assert int(model(point[None]).argmax()) != int(y[k])
+            box = Box.linf(x[k : k + 1], eps[k : k + 1])
+            assert bool(((point >= box.lower[0]) & (point <= box.upper[0])).all())
+    return clear
+
+
+KINDS = [("plain", False), ("plain", True), ("residual", False), ("residual", True), ("wide", False), ("leaky", False)]
+
+
+@pytest.fixture(scope="module")
+def compared() -> dict[str, int]:
+    return {}
+
+
+@pytest.mark.parametrize(("kind", "graft"), KINDS, ids=[f"{k}{'-grafted' if g else ''}" for k, g in KINDS])
+def test_verdicts_agree_with_a_mixed_integer_program_in_both_directions(
+    kind: str, graft: bool, compared: dict[str, int]
+) -> None:
+    statuses: set[str] = set()
+    branched = clear = 0
+    for seed, settings in enumerate(SETTINGS.values()):
+        model = network(kind, graft, seed)
+        x, y, eps = images(model, 22, seed)
+        net = double(model)
+        exact = [exact_margin(net, x[k], int(y[k]), float(eps[k])) for k in range(len(x))]
+        verdicts = verify(model, x, y, eps, settings=settings)
+        clear += check(verdicts, exact, model, x, y, eps)
+        statuses |= {v.status for v in verdicts}
+        branched += sum(v.method == "bab" for v in verdicts)
+    assert statuses >= {"verified", "falsified"}
+    assert branched > 0
+    compared[f"{kind} {graft}"] = clear
+
+
+def test_at_least_500_instances_were_compared(compared: dict[str, int]) -> None:
+    if len(compared) < len(KINDS):
+        pytest.skip("needs the comparisons above")
+    assert sum(compared.values()) >= 500
+
+
+@pytest.mark.parametrize("graft", [False, True])
+def test_verdicts_agree_with_the_enumeration_of_activation_patterns(graft: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), _act(5, graft, torch.Generator().manual_seed(3)), nn.Linear(5, 3))
+    x, y, eps = images(model, 12, 9)
+    eps = eps * 3
+    net = double(model)
+    exact = [enumerated_margin(net, x[k], int(y[k]), float(eps[k])) for k in range(len(x))]
+    assert check(verify(model, x, y, eps, settings=BARE), exact, model, x, y, eps) >= 10
+    assert [exact_margin(net, x[k], int(y[k]), float(eps[k])) for k in range(4)] == pytest.approx(exact[:4], abs=1e-6)
+
+
+def enumerated_margin(net: Network, x: Tensor, y: int, eps: float) -> float:
+    """One linear program for each of the 2^5 activation patterns of a network with one hidden layer."""
+    hidden = next(i for i, _ in net.activations())
+    act = net.nodes[hidden]
+    assert isinstance(act, Activation)
+    points = torch.cat([torch.zeros(1, 4), torch.eye(4)]).double()
+    z = evaluate(net, points)[act.inputs[0]].numpy()
+    a, b = (z[1:] - z[0]).T, z[0]
+    last = net.nodes[net.output]
+    weight, bias = last.weight.numpy(), last.bias.numpy()  # type: ignore[attr-defined]
+    box = Box.linf(x[None].double(), eps)
+    ends = list(zip(box.lower[0].tolist(), box.upper[0].tolist(), strict=True))
+    best = np.inf
+    for pattern in product((False, True), repeat=5):
+        lines = [_line(act, j, 1.0 if on else -1.0) for j, on in enumerate(pattern)]
+        slope, shift = np.array([s for s, _ in lines]), np.array([t for _, t in lines])
+        side = np.array([0.0 if _grafted(act, j) else (-1.0 if on else 1.0) for j, on in enumerate(pattern)])
+        rows, limits = side[:, None] * a, -side * b
+        for other in {0, 1, 2} - {y}:
+            c = weight[y] - weight[other]
+            solved = linprog((c * slope) @ a, rows, limits, bounds=ends, method="highs")
+            if solved.status == 0:
+                best = min(best, solved.fun + c @ (slope * b + shift) + bias[y] - bias[other])
+    return float(best)

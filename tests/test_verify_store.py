@@ -1,0 +1,238 @@
+"""Runs: the results file, resuming, refusing, and surviving kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+from lipgraft import models
+from lipgraft.cli import main
+from lipgraft.data import Dataset
+from lipgraft.verify import (
+    RESULTS,
+    Identity,
+    ResultStore,
+    Row,
+    StoreError,
+    Verdict,
+    VerifySettings,
+    bench_verify,
+    read_results,
+    verify_run,
+)
+from lipgraft.verify.progress import Progress
+
+SETTINGS = VerifySettings(images=4, attack_steps=5, attack_restarts=1, alpha_iterations=3, bab_iterations=2)
+IDENTITY = Identity("abc", "digits", 0.1, {"timeout": 1.0})
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(9, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 3))
+
+
+def dataset(count: int = 50) -> Dataset:
+    """Random images with the network's own labels, but for every tenth."""
+    x = torch.randint(256, (count, 3, 3, 1), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    y = network()(x.permute(0, 3, 1, 2) / 255).argmax(1)
+    y[::10] = (y[::10] + 1) % 3
+    return Dataset("random", x, y, x, y, (0.0,), (1.0,), ("a", "b", "c"), "none", 1)
+
+
+def table(rows: list[Row]) -> list[tuple[object, ...]]:
+    return [(r.image, r.label, r.verdict.status, r.verdict.reason) for r in rows]
+
+
+def example(image: int) -> Row:
+    point = torch.arange(4.0).reshape(1, 2, 2) if image % 2 else None
+    return Row(image, 3, Verdict("falsified", None, point, -0.5, 1.5, "pgd", 7, 0.25))
+
+
+def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / RESULTS, IDENTITY) as store:
+        for image in (4, 1):
+            store.put(example(image))
+        store.put(Row(2, 0, Verdict("unknown", "timeout", margin=float("nan"))))
+        assert store.done() == {1, 2, 4}
+    rows = read_results(tmp_path / RESULTS)
+    assert [row.image for row in rows] == [1, 2, 4]
+    assert rows[0].verdict.counterexample is not None
+    assert torch.equal(rows[0].verdict.counterexample, torch.arange(4.0).reshape(1, 2, 2))
+    written, read = vars(example(4).verdict), vars(rows[2].verdict)
+    assert written == read
+    assert rows[1].verdict.margin is None
+
+
+def test_an_image_is_written_once(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / RESULTS, IDENTITY) as store:
+        store.put(example(1))
+        store.put(Row(1, 3, Verdict("verified")))
+        assert [row.verdict.status for row in store.rows()] == ["falsified"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": "abd"}, "another model"),
+        ({"dataset": "mnist"}, "dataset digits instead of mnist"),
+        ({"eps": 0.2}, "eps 0.1 instead of 0.2"),
+        ({"settings": {"timeout": 2.0}}, "timeout 1.0 instead of 2.0"),
+    ],
+)
+def test_results_of_another_run_are_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    ResultStore(tmp_path / RESULTS, IDENTITY).close()
+    with pytest.raises(StoreError, match=words):
+        ResultStore(tmp_path / RESULTS, replace(IDENTITY, **change))  # type: ignore[arg-type]
+    ResultStore(tmp_path / RESULTS, IDENTITY).close()
+
+
+def test_a_file_that_is_no_results_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / RESULTS).write_bytes(b"something else entirely, and long enough to be looked at" * 20)
+    with pytest.raises(StoreError, match="not a results file"):
+        ResultStore(tmp_path / RESULTS, IDENTITY)
+    with pytest.raises(StoreError, match="no results file"):
+        read_results(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file locks differ")
+def test_two_writers_are_refused_and_readers_are_not(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / RESULTS, IDENTITY) as store:
+        store.put(example(1))
+        with pytest.raises(StoreError, match="another process"):
+            ResultStore(tmp_path / RESULTS, IDENTITY)
+        assert len(read_results(tmp_path / RESULTS)) == 1
+
+
+def test_a_run_that_stops_early_goes_on_and_gives_the_same_table(tmp_path: Path) -> None:
+    data = dataset(20)
+    whole = verify_run(network(), data, 0.05, tmp_path / "whole", settings=SETTINGS)
+
+    class Stop(Exception):
+        pass
+
+    new: list[int] = []
+
+    def stop(row: Row) -> None:
+        new.append(row.image)
+        if len(new) == 6:
+            raise Stop
+
+    with pytest.raises(Stop):
+        verify_run(network(), data, 0.05, tmp_path / "parts", settings=SETTINGS, decided=stop)
+    assert len(read_results(tmp_path / "parts" / RESULTS)) == 6
+    found: list[int] = []
+    rows = verify_run(
+        network(),
+        data,
+        0.05,
+        tmp_path / "parts",
+        settings=SETTINGS,
+        started=lambda total, before: found.extend(row.image for row in before),
+        decided=lambda row: new.append(row.image),
+    )
+    assert sorted(found) == sorted(new[:6])
+    assert sorted(new) == list(range(20))
+    assert table(rows) == table(whole)
+    assert {row.verdict.status for row in rows} == {"verified", "falsified"}
+    with pytest.raises(StoreError, match="other settings"):
+        verify_run(network(), data, 0.05, tmp_path / "parts", settings=replace(SETTINGS, seed=5))
+
+
+def test_more_images_can_be_asked_for_later(tmp_path: Path) -> None:
+    data = dataset(12)
+    first = verify_run(network(), data, 0.02, tmp_path, count=5, settings=SETTINGS)
+    new: list[int] = []
+    rows = verify_run(network(), data, 0.02, tmp_path, settings=SETTINGS, decided=lambda row: new.append(row.image))
+    assert sorted(new) == list(range(5, 12))
+    assert table(rows)[:5] == table(first)
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import test_verify_store as t
+def slowly(row):
+    print(row.image, flush=True)
+    time.sleep(0.02)
+t.verify_run(t.network(), t.dataset(), 0.05, sys.argv[2], settings=t.SETTINGS, decided=slowly)
+"""
+
+
+def test_kill_9_during_a_run_of_50_images_loses_none_and_does_none_twice(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tmp_path / "killed")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert process.stdout is not None
+    first = [int(process.stdout.readline()) for _ in range(7)]
+    process.send_signal(signal.SIGKILL)
+    printed = [int(line) for line in process.stdout.read().split()]
+    process.stdout.close()
+    assert process.wait() == -signal.SIGKILL
+    kept = {row.image for row in read_results(tmp_path / "killed" / RESULTS)}
+    assert kept >= {*first, *printed}
+    assert len(kept) < 50
+    new: list[int] = []
+    rows = verify_run(
+        network(), dataset(), 0.05, tmp_path / "killed", settings=SETTINGS, decided=lambda row: new.append(row.image)
+    )
+    assert sorted([*kept, *new]) == list(range(50))
+    assert table(rows) == table(verify_run(network(), dataset(), 0.05, tmp_path / "whole", settings=SETTINGS))
+    assert sum(row.verdict.method == "misclassified" for row in rows) == 5
+
+
+def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, out = str(tmp_path / "net.safetensors"), tmp_path / "run"
+    models.save(models.build("digits-cnn", "digits", seed=0), checkpoint)
+    line = [checkpoint, "--data", "digits", "--eps", "1/255", "--out", str(out), "--device", "cpu"]
+    line += ["--set", "attack_restarts=1", "--set", "attack-steps=3", "--set", "alpha_iterations=2", "--timeout", "30"]
+    assert main(["verify", *line, "--count", "3", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["measures"]["count"] == 3
+    assert [image["image"] for image in printed["images"]] == [0, 1, 2]
+    assert (out / "config.yaml").is_file()
+    assert main(["verify", *line, "--count", "4"]) == 0
+    assert "VA" in capsys.readouterr().out
+    with sqlite3.connect(out / RESULTS) as connection:
+        assert connection.execute("SELECT count(*) FROM results").fetchone() == (4,)
+    connection.close()
+    assert main(["verify", *line, "--recheck", "float64"]) == 1
+    assert "recheck" in capsys.readouterr().err
+    assert main(["verify", *line, "--set", "batches=3"]) == 1
+    assert "batch" in capsys.readouterr().err
+    assert main(["verify", *line, "--set", "batch"]) == 1
+    assert "NAME=VALUE" in capsys.readouterr().err
+
+
+def test_the_live_line_counts_what_is_decided() -> None:
+    progress = Progress(Console(quiet=True))
+    with progress:
+        progress.started(5, [example(0)])
+        progress.decided(Row(1, 0, Verdict("verified")))
+        progress.bounded(300)
+        time.sleep(0.01)
+        line = progress.line()
+    assert line.startswith("decided 2/5 | open 3 | verified 1 | falsified 1 | ")
+    assert "subproblems/s" in line
+    assert line.endswith("left")
+
+
+def test_the_benchmark_accounts_for_every_image() -> None:
+    data = dataset(16)
+    x = data.x_test.permute(0, 3, 1, 2) / 255
+    figures = bench_verify(network(), x, data.y_test, 0.05, timeout=20.0, settings=SETTINGS, warm_up=2)
+    assert sum(figures["methods"].values()) == figures["images"] == 16
+    assert figures["verified"] + figures["falsified"] + figures["unknown"] + figures["error"] == 16
+    assert figures["curve"][-1][1] == figures["verified"]
+    assert [n for _, n in figures["curve"]] == list(range(1, figures["verified"] + 1))
+    json.dumps(figures)
