@@ -32,7 +32,8 @@ def show(results: RunResults, run: Path, json: bool) -> None:
     if json:
         print_json({**summary(results), "run": str(run), "report": str(page)})
         return
-    table = Table("Model", title=f"{results.title}, eps {results.eps:.4g}")
+    paper = " (in brackets: the paper)" if any(model.published for model in results.models) else ""
+    table = Table("Model", title=f"{results.title}, eps {results.eps:.4g}{paper}")
     for column in COLUMNS:
         table.add_column(column.head, justify="right")
     for row in rows(results):
