@@ -100,11 +100,12 @@ def test_test_images_of_a_data_set_can_be_used(checkpoint: Path) -> None:
 def test_the_comparison_is_left_out_with_a_note(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"digits-cnn": checkpoint}
     monkeypatch.setattr(benchmark, "free_memory", lambda device: 1000)
-    row = bench_bounds(["digits-cnn"], ["crown"], 1, repeats=1, weights=given)[0]
+    row = bench_bounds(["digits-cnn"], ["crown"], 1, repeats=1, weights=given, neurons=["needed"])[0]
     assert row["ratio"] is None
     assert row["note"] == "dense does not fit into memory"
     monkeypatch.setattr(benchmark, "DENSE", checkpoint.parent / "dense_crown.py")
-    assert "is not there" in bench_bounds(["digits-cnn"], ["crown"], 1, repeats=1, weights=given)[0]["note"]
+    row = bench_bounds(["digits-cnn"], ["crown"], 1, repeats=1, weights=given, neurons=["needed"])[0]
+    assert "is not there" in row["note"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,19 @@ def run(*line: str) -> int:
 
 def test_the_command_prints_a_table_and_writes_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = checkpoint.parent / "figures.json"
-    options = ["--method", "crown", "--batch", "2", "--repeats", "1", "--device", "cpu", "--eps", "1/255"]
+    options = [
+        "--method",
+        "crown",
+        "--batch",
+        "1",
+        "--repeats",
+        "1",
+        "--device",
+        "cpu",
+        "--eps",
+        "1/255",
+        "--no-compare",
+    ]
     assert run("bounds", "--weights", f"digits-cnn={checkpoint}", *options, "--json", str(target)) == 0
     printed = capsys.readouterr().out
     assert "digits-cnn grafted" in printed

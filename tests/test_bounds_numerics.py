@@ -48,9 +48,9 @@ def test_a_bad_number_in_a_weight_or_bias_never_gives_a_finite_bound(
 ) -> None:
     model, box = small(activation, generator), random_box(SHAPE, 2, generator, 0.05, torch.float32)
     network = trace(model, SHAPE)  # follows the parameters
-    for layer, tensor in itertools.product(("0", "2", "5"), ("weight", "bias")):
+    for layer, tensor in itertools.product(("0", "5"), ("weight", "bias")):
         values = getattr(model.get_submodule(layer), tensor).data.view(-1)
-        for bad in BAD:
+        for bad in (math.nan, math.inf):
             before, values[1] = float(values[1]), bad
             assert_proves_nothing(bound(network, box, method, alpha=FEW))
             values[1] = before

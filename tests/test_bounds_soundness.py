@@ -12,7 +12,7 @@ from lipgraft.bounds import METHODS, AlphaSettings, bound
 from lipgraft.box import Box
 
 ARCHITECTURES = ["cnn-b", "conv-big", "conv-huge", "resnet4b"]
-FEW = AlphaSettings(iterations=3)
+FEW = AlphaSettings(iterations=2)
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_the_tightest_of_several_bounds_counts() -> None:
 
 def test_gzipped_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.vnnlib.gz"
-    path.write_bytes(gzip.compress((HEAD + BOX + "(assert (<= Y_0 0, mtime=0))").encode()))
+    path.write_bytes(gzip.compress((HEAD + BOX + "(assert (<= Y_0 0))").encode()))
     assert read_vnnlib(path).inputs == 2
 
 
