@@ -80,6 +80,10 @@ def bound(
         raise SettingsError(
             f"the box holds inputs of shape {tuple(box.lower.shape[1:])}, the network takes {network.input_shape}."
         )
+    names = [node.name for _, node in network.activations()]
+    for name in layers or {}:
+        if name not in names:
+            raise SettingsError(unknown_name("activation", name, names))
     network, box = network.to(dtype=dtype), box.to(dtype=dtype)
     with torch.no_grad(), full_precision():
         backward, specify = METHODS[method]

@@ -13,7 +13,7 @@ from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.geometry import interval_is_exact, plan
 from lipgraft.bounds.interval import Interval, interval_step
 from lipgraft.bounds.layer import Layer
-from lipgraft.bounds.numerics import guard_lower, guard_upper
+from lipgraft.bounds.numerics import guard, unbounded_like
 from lipgraft.bounds.relaxations import Lines, relax
 from lipgraft.box import Box
 from lipgraft.network import evaluate
@@ -67,11 +67,15 @@ def prepare(
     inner: list[Tensor] | None = None
     for i, node in enumerate(network.nodes):
         lb, ub = interval_step(node, [intervals[j] for j in node.inputs], box)
+        if isinstance(node, Activation):
+            pre = intervals[node.inputs[0]]
+            lb, ub = unbounded_like(pre, (lb, ub))
+            lines[i] = relax(node, *pre)
         known = [layers[act.name] for act in readers.get(i, []) if layers is not None and act.name in layers]
         if known:
-            lb, ub = known[0]
+            lb, ub = guard(*(end.to(box.lower) for end in known[0]))
         elif i in readers:
-            lb, ub = guard_lower(lb), guard_upper(ub)
+            lb, ub = guard(lb, ub)
             if backward and not exact[i]:
                 if inner is None:
                     inner = evaluate(network, box.centre)
@@ -80,8 +84,6 @@ def prepare(
                 if alpha is not None and alpha.intermediate:
                     lb, ub = layer.optimised((lb, ub), alpha)
         intervals.append((lb, ub))
-        if isinstance(node, Activation):
-            lines[i] = relax(node, *intervals[node.inputs[0]])
     return Prepared(network, box, intervals, lines)
 
 

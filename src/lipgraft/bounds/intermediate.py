@@ -47,6 +47,8 @@ def _one_group(
     signs: Tensor,
     settings: AlphaSettings,
 ) -> Tensor:
+    if not acts:  # nothing below that could be chosen
+        return neuron_bounds(network, path, Relaxed({}, root), index, signs)
     alphas = {i: relaxation(act.kind).start(*pre[i]).requires_grad_() for i, act in acts.items()}
     optimiser = torch.optim.Adam(alphas.values(), lr=settings.lr)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, settings.decay)

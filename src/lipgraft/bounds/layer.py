@@ -61,36 +61,38 @@ class Layer:
             size = math.prod(self.network.nodes[self.target].shape)
             index = torch.arange(size, device=self.inner.device).expand(len(self.inner), -1)
             return self._tightened(interval, index, self._both(index), path.floats, work)
-        index = self._needed(interval)
+        index, real = self._needed(interval)
         if not all(relaxation(act.kind).one_sided for act in self.readers):
-            return self._tightened(interval, index, self._both(index), path.floats, work)
+            return self._tightened(interval, index, self._both(index) * real, path.floats, work)
         telling = torch.where(self.inner.flatten(1) > 0, 1.0, -1.0).to(self.inner)
-        interval = self._tightened(interval, index, telling.gather(1, index).unsqueeze(1), path.floats, work)
-        index = self._needed(interval)
-        return self._tightened(interval, index, -telling.gather(1, index).unsqueeze(1), path.floats, work)
+        interval = self._tightened(interval, index, telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
+        index, real = self._needed(interval)
+        return self._tightened(interval, index, -telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
 
     def optimised(self, interval: Interval, alpha: AlphaSettings) -> Interval:
         """What is still unstable once more, with lines chosen for this layer."""
         path = plan(self.network, self.target)
-        index = self._needed(interval)
+        index, real = self._needed(interval)
         # The gradient keeps the rows of every node on the way, not only of the largest two.
         floats = path.floats * len(path.windows)
 
         def work(problems: slice, index: Tensor, signs: Tensor) -> Tensor:
             return optimised_bounds(self.network, path, self.intervals, problems, index, signs, alpha)
 
-        return self._tightened(interval, index, self._both(index), floats, work)
+        return self._tightened(interval, index, self._both(index) * real, floats, work)
 
-    def _needed(self, interval: Interval) -> Tensor:
-        """Positions of the neurons that some activation finds unstable: (B, S)."""
-        return selected(torch.stack([unstable(act, *interval) for act in self.readers]).any(0).flatten(1))
+    def _needed(self, interval: Interval) -> tuple[Tensor, Tensor]:
+        """Positions of the neurons that some activation finds unstable, (B, S); 1 for those, 0 for fillers, (B, 1, S)."""
+        wanted = torch.stack([unstable(act, *interval) for act in self.readers]).any(0).flatten(1)
+        index, real = selected(wanted)
+        return index, real.unsqueeze(1).to(self.inner)
 
     def _both(self, index: Tensor) -> Tensor:
         signs = torch.tensor([1.0, -1.0], dtype=self.inner.dtype, device=self.inner.device)
         return signs[:, None].expand(len(index), 2, index.shape[1])
 
     def _tightened(self, interval: Interval, index: Tensor, signs: Tensor, floats: int, bounds: Work) -> Interval:
-        """The interval cut with the bounds of these neurons: index (B, S), signs (B, G, S)."""
+        """The interval cut with the bounds of these neurons: index (B, S), signs (B, G, S), 0 for none at all."""
         shape = interval[0].shape
         lb, ub = (end.flatten(1).clone() for end in interval)
 
@@ -99,8 +101,8 @@ class Layer:
             bound = bounds(problems, here, sign)
             low = torch.where(sign > 0, guard_lower(bound), -torch.inf).amax(1)
             high = torch.where(sign < 0, guard_upper(-bound), torch.inf).amin(1)
-            lb[problems].scatter_(1, here, torch.maximum(lb[problems].gather(1, here), low))
-            ub[problems].scatter_(1, here, torch.minimum(ub[problems].gather(1, here), high))
+            lb[problems].scatter_reduce_(1, here, low, "amax")
+            ub[problems].scatter_reduce_(1, here, high, "amin")
 
         chunked(len(lb), index.shape[1], floats * signs.shape[1] * lb.element_size(), lb.device, work)
         return lb.view(shape), ub.view(shape)

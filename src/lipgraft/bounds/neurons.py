@@ -13,17 +13,18 @@ from lipgraft.bounds.geometry import Plan, Window
 from lipgraft.network.graph import Conv, Linear, Network
 
 
-def selected(wanted: Tensor) -> Tensor:
-    """Positions of the true elements of each row, (B, n) -> (B, S) with S the largest count.
+def selected(wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions of the true elements of each row, (B, n) -> (B, S) with S the largest count; and which are real.
 
-    Rows with fewer are filled with neuron 0, whose bound is then computed for nothing, which does no harm.
+    Rows with fewer are filled with neuron 0. Its bound must not be used: it would depend on the rest of the batch.
     """
     count = wanted.sum(1)
     size = int(count.max()) if len(count) else 0
     slot = torch.where(wanted, wanted.cumsum(1) - 1, size)
     places = torch.arange(wanted.shape[1], device=wanted.device).expand_as(slot)
     out = torch.zeros(len(wanted), size + 1, dtype=torch.long, device=wanted.device)
-    return out.scatter_(1, slot, places)[:, :size]
+    real = torch.arange(size, device=wanted.device) < count.unsqueeze(1)
+    return out.scatter_(1, slot, places)[:, :size], real
 
 
 def neuron_bounds(network: Network, path: Plan, relaxed: Relaxed, index: Tensor, signs: Tensor) -> Tensor:
@@ -52,11 +53,16 @@ def neuron_bounds(network: Network, path: Plan, relaxed: Relaxed, index: Tensor,
 
 
 def _full_weight(conv: Conv) -> Tensor:
-    """The kernel with every input channel: (O, I, kh, kw), zero outside the group."""
+    """The kernel with every input channel and its holes: (O, I, rows, columns), zero outside the group and the taps."""
+    weight, (down, right) = conv.weight, conv.dilation
+    if conv.dilation != (1, 1):
+        rows, columns = ((k - 1) * d + 1 for k, d in zip(weight.shape[2:], conv.dilation, strict=True))
+        weight = weight.new_zeros(*weight.shape[:2], rows, columns)
+        weight[:, :, ::down, ::right] = conv.weight
     if conv.groups == 1:
-        return conv.weight
-    out, per, kh, kw = conv.weight.shape
-    full = conv.weight.new_zeros(conv.groups, out // conv.groups, conv.groups, per, kh, kw)
+        return weight
+    out, per, kh, kw = weight.shape
+    full = weight.new_zeros(conv.groups, out // conv.groups, conv.groups, per, kh, kw)
     own = torch.arange(conv.groups, device=full.device)
-    full[own, :, own] = conv.weight.view(conv.groups, out // conv.groups, per, kh, kw)
+    full[own, :, own] = weight.view(conv.groups, out // conv.groups, per, kh, kw)
     return full.reshape(out, conv.groups * per, kh, kw)

@@ -68,7 +68,8 @@ def relax(node: Activation, lb: Tensor, ub: Tensor, alpha: Tensor | None = None)
     zero = torch.zeros((), dtype=lb.dtype, device=lb.device)
 
     def over(intercept: Tensor | None) -> Tensor:
-        return torch.where(mask, omega, zero if intercept is None else intercept).expand_as(lb)
+        line = torch.where(mask, omega, zero if intercept is None else intercept)
+        return line if line.ndim == lb.ndim else line.expand_as(lb)
 
     return Lines(
         torch.where(mask, gamma, lines.lower_slope),

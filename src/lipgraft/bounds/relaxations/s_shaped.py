@@ -47,7 +47,7 @@ def relax_s_shaped(f: Function, df: Function, curvature: float) -> Callable[...,
             return slope, f(point) - slope * point
 
         upper_slope, upper_intercept = line(first + high * (ub - first), first < ub)
-        lower_slope, lower_intercept = line(lb + low * (last - lb), last > lb)
+        lower_slope, lower_intercept = line(last - (1 - low) * (last - lb), last > lb)
 
         middle = (lb + ub) / 2
         narrow, slope = width < NARROW, df(middle)
@@ -74,12 +74,14 @@ def exact_s_shaped(lb: Tensor, ub: Tensor) -> Tensor:
 
 
 def _dsigmoid(z: Tensor) -> Tensor:
-    s = z.sigmoid()
-    return s * (1 - s)
+    """exp(-|z|) / (1 + exp(-|z|))^2: even to the last digit, and exact in its tails, where s (1 - s) cancels."""
+    e = torch.exp(-z.abs())
+    return e / (1 + e).square()
 
 
 def _dtanh(z: Tensor) -> Tensor:
-    return 1 - z.tanh().square()
+    """tanh(z) = 2 sigmoid(2 z) - 1."""
+    return 4 * _dsigmoid(2 * z)
 
 
 RELAXATIONS["sigmoid"] = Relaxation(
