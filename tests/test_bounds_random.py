@@ -17,7 +17,7 @@ SEEDS = st.integers(0, 2**31 - 1)
 RADII = st.sampled_from([0.0, 1e-4, 0.02, 0.3])
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(image_networks(), SEEDS, RADII)
 def test_bounds_of_a_random_graph_hold(network: Network, seed: int, eps: float) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -28,7 +28,7 @@ def test_bounds_of_a_random_graph_hold(network: Network, seed: int, eps: float) 
 
 
 @pytest.mark.parametrize("every", [False, True])
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(image_networks(), SEEDS, RADII)
 def test_crown_of_a_random_graph_equals_the_dense_reference(
     every: bool, network: Network, seed: int, eps: float

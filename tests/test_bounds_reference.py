@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bounds_cases import assert_within, reach
 from bounds_reference import Interval, Known, interval_of, is_unstable, minimum, readers_of, refined, values_of
 from lipgraft import models
 from lipgraft.bounds.crown import Prepared, prepare, specification_bounds
@@ -76,3 +77,11 @@ def test_margins_agree_with_the_dense_reference(prepared: Prepared) -> None:
     for b in range(BATCH):
         *_, (_, _, _, known) = at_image(prepared, network, b)
         assert_agree(got[b], minimum(known, network.output, C[b, 0].double()))
+
+
+def test_bounds_of_every_layer_hold_at_full_size(prepared: Prepared, generator: torch.Generator) -> None:
+    with torch.no_grad(), full_precision():
+        reached = reach(prepared.network, prepared.box, generator, count=40)
+    for _, node in prepared.network.activations():
+        i = node.inputs[0]
+        assert_within((reached.least[i], reached.greatest[i]), prepared.intervals[i], node.name)

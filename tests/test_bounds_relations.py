@@ -63,7 +63,7 @@ def test_optimised_layers_are_sound_and_lie_within_those_of_crown(activation: st
     assert widths[0] < widths[1]
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(image_networks(), SEEDS)
 def test_layers_of_crown_lie_within_those_of_interval_arithmetic(network: Network, seed: int) -> None:
     """Of the layers this is true, since each is an intersection; of the outputs of plain CROWN it need not be."""
@@ -77,7 +77,7 @@ def test_layers_of_crown_lie_within_those_of_interval_arithmetic(network: Networ
 # --- the size of the box ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(image_networks(), SEEDS, st.floats(0, 1))
 def test_interval_bounds_shrink_with_the_box(network: Network, seed: int, factor: float) -> None:
     x = torch.rand(2, *network.input_shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -143,7 +143,7 @@ def test_a_batch_of_n_equals_n_batches_of_one(
         assert_same(part(together, b), alone)
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(image_networks(), SEEDS)
 def test_a_batch_of_random_graphs_equals_its_images(network: Network, seed: int) -> None:
     box = random_box(network.input_shape, 3, torch.Generator().manual_seed(seed), torch.tensor([0.3, 0.02, 0.1]))

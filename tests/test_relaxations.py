@@ -69,7 +69,7 @@ def free(act: Activation, low: float, high: float, dtype: torch.dtype) -> Tensor
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("kind", "slope"), KINDS)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(place=INTERVALS, low=FRACTIONS, high=FRACTIONS)
 @example(place=(-1e4, 2e4, "right"), low=1.0, high=0.0)
 @example(place=(-300.0, 600.0, "right"), low=1.0, high=0.0)
@@ -93,7 +93,7 @@ def test_the_lines_hold_for_every_alpha_on_every_interval(
 
 
 @pytest.mark.parametrize(("kind", "slope"), KINDS)
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(place=INTERVALS)
 def test_the_lines_that_crown_starts_from_are_sound_and_have_parameters_in_the_unit_interval(
     kind: str, slope: float, place: tuple[float, float, str]
@@ -113,7 +113,7 @@ def test_the_lines_that_crown_starts_from_are_sound_and_have_parameters_in_the_u
 
 
 @pytest.mark.parametrize(("kind", "slope"), [k for k in KINDS if k[0] not in S_SHAPED])
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(place=INTERVALS, low=FRACTIONS)
 def test_a_kinked_activation_has_its_chord_above_and_a_line_through_the_kink_below(
     kind: str, slope: float, place: tuple[float, float, str], low: float
@@ -132,7 +132,7 @@ def test_a_kinked_activation_has_its_chord_above_and_a_line_through_the_kink_bel
 
 
 @pytest.mark.parametrize("kind", S_SHAPED)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(place=INTERVALS, low=FRACTIONS, high=FRACTIONS)
 def test_the_lines_of_an_s_shaped_activation_touch_it(
     kind: str, place: tuple[float, float, str], low: float, high: float
@@ -150,7 +150,7 @@ def test_the_lines_of_an_s_shaped_activation_touch_it(
 
 
 @pytest.mark.parametrize("kind", S_SHAPED)
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(lower=st.floats(-50, -2e-3), upper=st.floats(2e-3, 50))
 def test_crown_takes_lines_through_the_ends_of_an_interval_that_holds_zero(
     kind: str, lower: float, upper: float
@@ -165,7 +165,7 @@ def test_crown_takes_lines_through_the_ends_of_an_interval_that_holds_zero(
 
 
 @pytest.mark.parametrize(("kind", "slope"), KINDS)
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(place=INTERVALS, gamma=st.floats(-3, 3), omega=st.floats(-3, 3), low=FRACTIONS, high=FRACTIONS)
 def test_a_grafted_neuron_is_its_own_line_and_its_neighbour_is_untouched(
     kind: str, slope: float, place: tuple[float, float, str], gamma: float, omega: float, low: float, high: float
@@ -192,7 +192,7 @@ def test_a_grafted_neuron_is_its_own_line_and_its_neighbour_is_untouched(
 
 @pytest.mark.parametrize("grafted", [False, True])
 @pytest.mark.parametrize(("kind", "slope"), KINDS)
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(place=INTERVALS, gamma=st.floats(-3, 3))
 def test_the_image_of_an_interval_is_exact(
     kind: str, slope: float, grafted: bool, place: tuple[float, float, str], gamma: float
