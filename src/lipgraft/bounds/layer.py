@@ -82,7 +82,7 @@ class Layer:
         return self._tightened(interval, index, self._both(index) * real, floats, work)
 
     def _needed(self, interval: Interval) -> tuple[Tensor, Tensor]:
-        """Positions of the neurons that some activation finds unstable, (B, S); 1 for them, 0 for fillers, (B, 1, S)."""
+        """Places of the neurons that some activation finds unstable, (B, S); 1 for them, 0 for fillers, (B, 1, S)."""
         wanted = torch.stack([unstable(act, *interval) for act in self.readers]).any(0).flatten(1)
         index, real = selected(wanted)
         return index, real.unsqueeze(1).to(self.inner)
