@@ -9,7 +9,7 @@ import torch
 
 # Tensors of the size of the rows that live at the same time inside one step of a backward pass.
 LIVE = 4
-CPU_BUDGET = 192 * 2**20
+CPU_BUDGET = 24 * 2**20
 GPU_BUDGET = 6 * 2**30
 
 
