@@ -27,7 +27,7 @@ def load_onnx(path: str | os.PathLike[str]) -> OnnxNetwork:
 
 
 def import_checked(judge: OnnxRuntime) -> OnnxNetwork:
-    """The network that this session runs, compared with it."""
+    """The network behind the ONNX Runtime session, compared with it."""
     network = Importer(judge.file).run()
     _check(network, judge)
     return network
