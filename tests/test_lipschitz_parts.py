@@ -9,7 +9,7 @@ from torch import Tensor
 from lipgraft.bounds.interval import Interval
 from lipgraft.box import Box
 from lipgraft.lipschitz.adjoint import transpose, walk_back
-from lipgraft.lipschitz.cholesky import by_blocks, cholesky
+from lipgraft.lipschitz.cholesky import by_blocks, cholesky, subtract_square
 from lipgraft.lipschitz.derivative import DERIVATIVES, derivative
 from lipgraft.lipschitz.effects import effects, strongest
 from lipgraft.lipschitz.expansion import Expansion, expand
@@ -183,3 +183,12 @@ def test_the_blocked_factor_is_the_cholesky_factor_and_knows_when_there_is_none(
     factor, proved = by_blocks(matrices, block)
     assert proved.tolist() == cholesky(matrices)[1].tolist() == [True, True, False, True]
     torch.testing.assert_close(factor[proved], torch.linalg.cholesky(matrices[proved]))
+
+
+@pytest.mark.parametrize("block", [1, 3, 8, 512])
+def test_a_square_is_subtracted_wherever_a_factorisation_looks(block: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    whole, A = (torch.randn(2, 8, n, generator=generator, dtype=torch.float64) for n in (8, 5))
+    H, expected = whole.clone(), whole - A @ A.mT
+    subtract_square(H, A, block)
+    torch.testing.assert_close(H.tril(), expected.tril())

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 256
+ROWS = 512  # of one product in `subtract_square`: the smaller, the less is computed in vain above the diagonal
 
 
 def cholesky(H: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,5 +31,15 @@ def by_blocks(H: Tensor, block: int = BLOCK) -> tuple[Tensor, Tensor]:
         if start + block < H.shape[1]:
             panel = torch.linalg.solve_triangular(corner.mT, L[:, below, here], upper=True, left=False)
             L[:, below, here] = panel
-            L[:, below, below].baddbmm_(panel, panel.mT, alpha=-1)
+            subtract_square(L[:, below, below], panel)
     return L, proved
+
+
+def subtract_square(H: Tensor, A: Tensor, block: int = ROWS) -> None:
+    """H <- H - A A', in place, on and below the diagonal; what stands above is of no use afterwards.
+
+    H: (B, N, N); A: (B, N, n). Half the work of the whole product, and all that a factorisation reads.
+    """
+    for start in range(0, H.shape[1], block):
+        rows, columns = slice(start, start + block), slice(0, start + block)
+        H[:, rows, columns].baddbmm_(A[:, rows], A[:, columns].mT, alpha=-1)

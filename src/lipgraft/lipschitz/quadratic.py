@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.numerics import guard_upper
-from lipgraft.lipschitz.cholesky import cholesky
+from lipgraft.lipschitz.cholesky import cholesky, subtract_square
 from lipgraft.lipschitz.expansion import Expansion
 
 SHARPNESS = 20.0
@@ -74,13 +74,11 @@ def certificate(form: Form, w: Tensor, s: Tensor) -> Certificate:
     # What rounding may do to a factorisation is taken off the diagonal: a smaller H has a larger inverse.
     rounding = 4 * V.shape[1] * torch.finfo(V.dtype).eps
     H = torch.diag_embed((1 - rounding) * s)
-    scaled = V / w.sqrt().unsqueeze(1)
-    H.baddbmm_(scaled, scaled.mT, alpha=-1)
+    subtract_square(H, V / w.sqrt().unsqueeze(1))
     freedom = s * form.freedom
     # No neuron of the first activation has earlier ones, and none of the last has later ones.
     rows, columns = slice(form.spans[0].stop, None), slice(0, form.spans[-1].start)
-    scaled = B[:, rows, columns] * freedom[:, None, columns].sqrt()
-    H[:, rows, rows] -= scaled @ scaled.mT
+    subtract_square(H[:, rows, rows], B[:, rows, columns] * freedom[:, None, columns].sqrt())
     factor, proved = cholesky(H)
     weighted, pulled = t / w.unsqueeze(1), g * freedom.unsqueeze(1)
     q = weighted @ V.mT + pulled @ B.mT
