@@ -17,7 +17,7 @@ from lipgraft.graft import apply
 from lipgraft.settings import build, to_mapping
 from lipgraft.train import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
 from lipgraft.train.benchmark import bench_train, plain_step, random_data
-from lipgraft.train.optimiser import Sgd
+from lipgraft.train.optimiser import Sgd, clipped
 from lipgraft.train.parameters import weights_of
 from lipgraft.train.prepare import permutation, prepare, seed_for
 from lipgraft.train.pruning import apply_masks, keep_masks
@@ -162,6 +162,18 @@ def test_gradients_in_another_memory_layout_reach_the_right_weights() -> None:
     optimiser = Sgd(model, TrainSettings(lr=1.0, weight_decay=0.0))
     optimiser.step((gradient, torch.zeros(3)), optimiser.rates([1.0])[0], torch.zeros(()))
     torch.testing.assert_close(model.weight, start - gradient)
+
+
+@pytest.mark.parametrize("most", [0.5, 100.0])
+def test_clipping_is_that_of_torch(most: float) -> None:
+    model = nn.Linear(3, 2)
+    gradients = tuple(torch.randn_like(p) for p in model.parameters())
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        parameter.grad = gradient.clone()
+    nn.utils.clip_grad_norm_(model.parameters(), most)
+    for parameter, ours in zip(model.parameters(), clipped(gradients, most), strict=True):
+        torch.testing.assert_close(ours, parameter.grad, rtol=1e-5, atol=1e-6)
+    assert clipped(gradients, 0.0) is gradients
 
 
 def test_a_model_without_parameters_to_train_is_refused() -> None:

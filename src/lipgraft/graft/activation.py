@@ -40,8 +40,9 @@ class GraftedActivation(nn.Module):
         self._check_shape(z)
         # Masking the (batch-free) line first keeps whatever stands in its unused entries out of z's gradient; the
         # outer `where` does the same for the unused branch's values and for the gradients of gamma and omega.
-        gamma = torch.where(self.mask, self.gamma, 0.0)
-        omega = torch.where(self.mask, self.omega, 0.0)
+        # In z's own type: in mixed precision a float32 line would widen everything that it touches.
+        gamma = torch.where(self.mask, self.gamma, 0.0).to(z.dtype)
+        omega = torch.where(self.mask, self.omega, 0.0).to(z.dtype)
         return torch.where(self.mask, torch.addcmul(omega, gamma, z), self.base(z))
 
     def _check_shape(self, z: Tensor) -> None:

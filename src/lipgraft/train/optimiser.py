@@ -81,6 +81,15 @@ class Sgd:
             )
 
 
+def clipped(gradients: tuple[Tensor, ...], most: float) -> tuple[Tensor, ...]:
+    """The gradients, all shortened by one factor if their norm together is larger than `most`; 0: as they are."""
+    if not most:
+        return gradients
+    norm = torch.stack(torch._foreach_norm(list(gradients))).norm()
+    factor = (most / norm).clamp(max=1.0)
+    return tuple(torch._foreach_mul(list(gradients), factor))
+
+
 def _group(parameters: dict[str, nn.Parameter], lr: float, weight_decay: float) -> Group:
     momenta = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
     return Group(parameters, momenta, lr, weight_decay)

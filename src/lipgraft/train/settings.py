@@ -51,6 +51,7 @@ class TrainSettings:
     graft_lr: float = setting(0.01, "Learning rate of the slopes and intercepts of grafted neurons.")
     train_grafts: bool = setting(True, "Whether slopes and intercepts of grafted neurons are trained at all.")
     momentum: float = setting(0.9, "Momentum of SGD.")
+    clip: float = setting(0.0, "Largest norm of a step's gradient, longer ones are shortened to it; 0: any length.")
     weight_decay: float = setting(5e-4, "Weight decay, of everything but slopes and intercepts.")
     schedule: str = setting("multistep", "Course of the learning rate: constant, multistep, cosine or hurry.")
     milestones: tuple[int, ...] = setting((100, 150), "Epochs at which multistep divides the learning rate by ten.")
@@ -74,7 +75,17 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for name in ("lr", "graft_lr"):
             _check(name, getattr(self, name), getattr(self, name) > 0, "a finite number > 0")
-        for name in ("grad_align", "slope", "rs", "l1", "weight_decay", "trades_beta", "prior_weight", "slope_k"):
+        for name in (
+            "grad_align",
+            "slope",
+            "rs",
+            "l1",
+            "weight_decay",
+            "trades_beta",
+            "prior_weight",
+            "slope_k",
+            "clip",
+        ):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "a finite number >= 0")
         for name in ("momentum", "prune_ratio", "prior_decay"):
             _check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipgraft.data import images
 from lipgraft.train import fused
-from lipgraft.train.optimiser import Sgd
+from lipgraft.train.optimiser import Sgd, clipped
 from lipgraft.train.precision import products_in, resolve
 from lipgraft.train.pruning import apply_masks
 from lipgraft.train.registry import REGULARISERS, Batch, Task, objective_named
@@ -56,6 +56,7 @@ class Step:
             gradients = torch.autograd.grad(loss, self.optimiser.parameters, materialize_grads=True)
         loss = loss.detach()
         torch.maximum(self.diverged, 1 - torch.isfinite(loss).float(), out=self.diverged)
+        gradients = clipped(gradients, self.task.settings.clip)
         self.optimiser.step(gradients, self.rates.index_select(0, self.position).squeeze(0), self.diverged)
         apply_masks(self.task.model, self.keep)
         accuracy = (logits.detach().argmax(1) == batch.y).float().mean()

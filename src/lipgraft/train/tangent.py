@@ -78,7 +78,7 @@ def _activation(node: Activation, z: Tensor, stack: Stack) -> Tensor:
     out = ACTIVATIONS[node.kind](node, z, stack)
     if node.graft is None:
         return out
-    line = _shift_points(node.graft.gamma * z, node.graft.omega, stack)
+    line = _shift_points(node.graft.gamma.to(z.dtype) * z, node.graft.omega, stack)
     return torch.where(node.graft.mask, line, out)
 
 
