@@ -27,6 +27,13 @@ class Graph:
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
+    def node(self, value: Any) -> str:
+        """A constant from a Constant node."""
+        name = f"constant{len(self.nodes)}"
+        attribute = numpy_helper.from_array(np.asarray(value))
+        self.nodes.append(helper.make_node("Constant", [], [name], f"{name}_node", value=attribute))
+        return name
+
     def random(self, *shape: int, scale: float = 0.5) -> str:
         return self.number((scale * self.rng.standard_normal(shape)).astype(self.dtype))
 
@@ -50,6 +57,24 @@ class Graph:
         imports = [helper.make_opsetid("", self.opset)]
         onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=7 if self.opset < 15 else 10), path)
         return path
+
+
+def vnnlib(lower: Sequence[float], upper: Sequence[float], outputs: int, *formulas: str) -> str:
+    """A box, and formulas that all hold where the property is violated."""
+    lines = [f"(declare-const X_{i} Real)" for i in range(len(lower))]
+    lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
+    for i, (low, high) in enumerate(zip(lower, upper, strict=True)):
+        lines += [f"(assert (>= X_{i} {low!r}))", f"(assert (<= X_{i} {high!r}))"]
+    return "\n".join([*lines, *(f"(assert {formula})" for formula in formulas), ""])
+
+
+def two_sides(path: Path, inputs: int) -> Path:
+    """Y_0 = relu(s), Y_1 = relu(-s) with s the mean of the inputs: both cannot be positive."""
+    g = Graph([1, inputs])
+    weight = np.full((inputs, 2), 1 / inputs, np.float32) * np.array([1, -1], np.float32)
+    g.add("MatMul", g.last, g.number(weight))
+    g.add("Relu")
+    return g.save(path, [1, 2])
 
 
 Case = Callable[[Path, int], Path]

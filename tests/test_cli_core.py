@@ -16,7 +16,16 @@ import typer
 
 import lipgraft
 from lipgraft.cli import app, execute, main
-from lipgraft.cli.common import DeviceOption, EpsOption, SeedOption, example, print_json, read_yaml, resolve_device
+from lipgraft.cli.common import (
+    DeviceOption,
+    EpsOption,
+    SeedOption,
+    example,
+    parse_set,
+    print_json,
+    read_yaml,
+    resolve_device,
+)
 from lipgraft.data import CATALOGUE
 from lipgraft.errors import SettingsError
 from lipgraft.models import build, load, save
@@ -273,3 +282,20 @@ def test_missing_data_is_one_line_that_says_what_to_put_where(root: Path, capsys
 def test_an_unknown_data_set_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", "cifar11"]) == 1
     assert "Did you mean 'cifar10'?" in failure(capsys)
+
+
+# --set
+
+
+def test_set_reads_values_as_yaml_and_names_with_either_dash() -> None:
+    pairs = ["pool=0.9", "lr-root = [2, 0]", "start=a=b", "eps=2/255", "off=false", "pool=0.8"]
+    expected = {"pool": 0.8, "lr_root": [2, 0], "start": "a=b", "eps": "2/255", "off": False}
+    assert parse_set(pairs) == expected
+    assert parse_set(None) == {}
+
+
+@pytest.mark.parametrize("pair", ["pool", "", "pool=[", "pool={"])
+def test_set_refuses_what_is_no_pair(pair: str) -> None:
+    with pytest.raises(SettingsError, match="--set") as caught:
+        parse_set([pair])
+    assert "\n" not in str(caught.value)

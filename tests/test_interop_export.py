@@ -12,30 +12,13 @@ import typer
 import yaml
 from torch import Tensor, nn
 
+from interop_grafted import grafted, half_grafted
 from lipgraft import Box, bound, data, graft, models
 from lipgraft.cli import execute
 from lipgraft.cli.export import EPILOG, export, parse_indices
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.interop import OnnxRuntime, export_bundle, export_onnx, load_onnx, read_vnnlib, verify_instances
-from lipgraft.network import trace
 from lipgraft.verify import verify
-
-
-def half_grafted(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """Every second neuron, at random, is a line of its own."""
-    generator = torch.Generator().manual_seed(1)
-    nodes = [node for _, node in trace(model, shape).activations()]
-    masks = {node.name: torch.rand(node.shape, generator=generator) < 0.5 for node in nodes}
-    grafted = graft.apply(model, masks, slope=0.4, intercept=0.1, input_shape=shape)
-    for name, tensor in grafted.named_parameters():
-        if name.endswith((".gamma", ".omega")):
-            tensor.data += 0.1 * torch.randn(tensor.shape, generator=generator)
-    return grafted
-
-
-def grafted(name: str, dataset: str) -> nn.Module:
-    plain = models.build(name, dataset, seed=0)
-    return half_grafted(plain, plain.spec.input_shape)
 
 
 @pytest.mark.parametrize("dataset", ["digits", "cifar10"])
@@ -50,17 +33,6 @@ def test_a_grafted_network_comes_back_with_the_same_outputs(name: str, dataset: 
         expected = model(x)
         torch.testing.assert_close(OnnxRuntime(tmp_path / "net.onnx")(x), expected, atol=1e-5, rtol=0)
         torch.testing.assert_close(again(x), expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("name", ["cnn-b", "resnet4b"])
-def test_a_grafted_network_comes_back_with_the_same_bounds(name: str, tmp_path: Path) -> None:
-    model = grafted(name, "digits")
-    export_onnx(model, tmp_path / "net.onnx")
-    again = load_onnx(tmp_path / "net.onnx")
-    box = Box.linf(torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)), 0.05)
-    before, after = bound(model, box, "crown"), bound(again, box, "crown")
-    torch.testing.assert_close(after.lower, before.lower, atol=1e-4, rtol=0)
-    torch.testing.assert_close(after.upper, before.upper, atol=1e-4, rtol=0)
 
 
 class Leaky(nn.Module):

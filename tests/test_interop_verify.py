@@ -12,31 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from interop_cases import CASES, Graph
+from interop_cases import CASES, Graph, two_sides, vnnlib
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.interop import OnnxRuntime, VnnlibError, load_onnx, parse_vnnlib, verify_instances, verify_vnnlib
 from lipgraft.interop.property_network import PropertyNetwork
 from lipgraft.interop.rounding import inner_box, outer_ball
 from lipgraft.interop.verify import Subject, verify_specification
+from lipgraft.verify import VerifySettings
 
 FEW, MANY = 2, 24  # inputs: one halves boxes, the other goes through the verifier of images
-
-
-def vnnlib(lower: list[float], upper: list[float], outputs: int, *formulas: str) -> str:
-    lines = [f"(declare-const X_{i} Real)" for i in range(len(lower))]
-    lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
-    for i, (low, high) in enumerate(zip(lower, upper, strict=True)):
-        lines += [f"(assert (>= X_{i} {low!r}))", f"(assert (<= X_{i} {high!r}))"]
-    return "\n".join([*lines, *(f"(assert {formula})" for formula in formulas), ""])
-
-
-def two_sides(path: Path, inputs: int) -> Path:
-    """Y_0 = relu(s), Y_1 = relu(-s) with s the mean of the inputs: both cannot be positive."""
-    g = Graph([1, inputs])
-    weight = np.full((inputs, 2), 1 / inputs, np.float32) * np.array([1, -1], np.float32)
-    g.add("MatMul", g.last, g.number(weight))
-    g.add("Relu")
-    return g.save(path, [1, 2])
 
 
 def bump(path: Path, inputs: int, width: float) -> Path:
@@ -255,7 +239,8 @@ def test_a_second_run_repeats_only_errors_and_changed_files(tmp_path: Path) -> N
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = table(tmp_path)
 
-    def stop(result: object) -> None:
+    def stop(done: int, total: int, result: object) -> None:
+        assert (done, total) == (1, 3)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -264,8 +249,8 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert len(store.read_text().splitlines()) == 2
     store.write_text(store.read_text() + "net.onnx,violated.vnn")  # a line that was being written
     seen = []
-    summary = verify_instances(path, progress=lambda result: seen.append(result.vnnlib))
-    assert seen == ["violated.vnnlib", "damaged.vnnlib"]
+    summary = verify_instances(path, progress=lambda done, total, result: seen.append((done, total, result.vnnlib)))
+    assert seen == [(2, 3, "violated.vnnlib"), (3, 3, "damaged.vnnlib")]
     assert [result.status for result in summary.results] == ["unsat", "sat", "error"]
     assert verify_instances(path).reused == 2
 
@@ -274,6 +259,15 @@ def test_another_time_limit_is_another_question(tmp_path: Path) -> None:
     path = table(tmp_path)
     verify_instances(path)
     assert verify_instances(path, timeout=300.0).reused == 0
+
+
+def test_other_settings_are_another_question(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    verify_instances(path, settings=VerifySettings(timeout=7.0))
+    assert verify_instances(path).reused == 2  # the seconds come from the table in any case
+    summary = verify_instances(path, settings=VerifySettings(recheck="float64"))
+    assert summary.reused == 0
+    assert [result.status for result in summary.results] == ["unsat", "sat", "error"]
 
 
 @pytest.mark.parametrize("content", ["", "a.onnx,b.vnnlib\n", "a.onnx,b.vnnlib,soon\n", "a.onnx,b.vnnlib,-1\n"])

@@ -42,11 +42,12 @@ def resolve_device(name: str) -> torch.device:
 
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda; auto takes the GPU when there is one.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
-EpsOption = Annotated[
-    float,
-    typer.Option("--eps", parser=parse_eps, metavar="EPS", help="Radius in raw [0,1] pixels, such as 0.1 or 2/255."),
-]
-DataOption = Annotated[str, typer.Option("--data", help="Name of the data set; `lipgraft data list` shows them.")]
+EPS: Any = typer.Option(
+    "--eps", parser=parse_eps, metavar="EPS", help="Radius in raw [0,1] pixels, such as 0.1 or 2/255."
+)
+DATA: Any = typer.Option("--data", help="Name of the data set; `lipgraft data list` shows them.")
+EpsOption = Annotated[float, EPS]
+DataOption = Annotated[str, DATA]
 DataRootOption = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder with the data sets; default LIPGRAFT_DATA, else the user's cache."),
@@ -57,6 +58,23 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 def example(*lines: str) -> str:
     """The epilog of a command's help: its examples, one per paragraph, so that lines are not joined."""
     return "\n\n".join(("Example:" if len(lines) == 1 else "Examples:", *lines))
+
+
+def parse_set(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """The values of --set: ["pool=0.9", "lr-root=[2, 0]"] -> {"pool": 0.9, "lr_root": [2, 0]}, as YAML reads them.
+
+    Names and types are for the settings to check.
+    """
+    settings = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"--set takes NAME=VALUE, such as --set batch=512, got {pair!r}.")
+        try:
+            settings[name.strip().replace("-", "_")] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise SettingsError(f"--set {pair!r} has a value that cannot be read.") from None
+    return settings
 
 
 def print_json(value: Any) -> None:

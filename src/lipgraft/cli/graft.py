@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-import yaml
 
 from lipgraft import data as datasets
 from lipgraft import graft as grafting
@@ -21,6 +20,7 @@ from lipgraft.cli.common import (
     JsonOption,
     SeedOption,
     example,
+    parse_set,
     print_json,
     print_table,
     resolve_device,
@@ -66,7 +66,7 @@ def graft(
     """
     if out is None and not (show or json or compare):
         raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")
-    settings = _settings(set_ or [])
+    settings = parse_set(set_)
     grafting.check_selection(criterion, ratio, **settings)
     model = _load(checkpoint, resolve_device(device))
     dataset = datasets.load(data, root=data_root)
@@ -100,20 +100,6 @@ def _load(checkpoint: Path, device: torch.device) -> Any:
     if getattr(getattr(model, "spec", None), "batchnorm", False):
         return models.fold_batchnorm(model)
     return model
-
-
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    """["pool=0.9", "gammas=[2, 0]"] -> {"pool": 0.9, "gammas": [2, 0]}; the criterion checks names and types."""
-    settings = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise SettingsError(f"--set takes NAME=VALUE, got {pair!r}.")
-        try:
-            settings[name.strip().replace("-", "_")] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise SettingsError(f"--set {pair!r}: the value cannot be read.") from None
-    return settings
 
 
 def _overlap_dict(overlap: grafting.Overlap) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from lipgraft.cli.common import (
     JsonOption,
     SeedOption,
     example,
+    parse_set,
     print_json,
     read_yaml,
     resolve_device,
@@ -70,7 +71,7 @@ def train(
 ) -> None:
     """Train or fine-tune a network; metrics and checkpoints go to the run directory, one state per epoch."""
     given = {"data": data, "model": model, "start": None if start is None else str(start)}
-    chosen = read_recipe(recipe, {k: v for k, v in given.items() if v is not None}, _pairs(set_ or []))
+    chosen = read_recipe(recipe, {k: v for k, v in given.items() if v is not None}, parse_set(set_))
     place, run = resolve_device(device), out or Path("runs") / Path(recipe).stem
     dataset = datasets.load(chosen.data, root=data_root)
     network = _network(chosen, seed)
@@ -102,20 +103,6 @@ def read_recipe(name: str, given: Mapping[str, Any], settings: Mapping[str, Any]
     if not isinstance(own, Mapping):
         raise SettingsError(f"{name}: train must be a mapping of settings.")
     return build(TrainRecipe, {**mapping, **given, "train": {**base, **own, **settings}}, where=name)
-
-
-def _pairs(pairs: list[str]) -> dict[str, Any]:
-    """["eps=2/255", "milestones=[3, 5]"] -> {"eps": "2/255", "milestones": [3, 5]}."""
-    settings = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise SettingsError(f"--set takes NAME=VALUE, got {pair!r}.")
-        try:
-            settings[name.strip().replace("-", "_")] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise SettingsError(f"--set {pair!r}: the value cannot be read.") from None
-    return settings
 
 
 def _network(recipe: TrainRecipe, seed: int) -> nn.Module:

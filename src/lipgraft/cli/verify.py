@@ -1,4 +1,4 @@
-"""lipgraft verify CHECKPOINT: certify the first test images; resumes when the run exists."""
+"""lipgraft verify: the first test images of a data set, a property of an ONNX network, or a table of properties."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ import yaml
 from lipgraft import data as datasets
 from lipgraft import models
 from lipgraft.cli.common import (
-    DataOption,
+    DATA,
+    EPS,
     DataRootOption,
     DeviceOption,
-    EpsOption,
     JsonOption,
     SeedOption,
     example,
+    parse_set,
     print_json,
     print_table,
     resolve_device,
 )
+from lipgraft.cli.verify_vnnlib import verify_property, verify_table
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
 from lipgraft.settings import build, to_mapping
@@ -37,16 +39,35 @@ from lipgraft.version import __version__
 EPILOG = example(
     "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --count 1000 --timeout 300 --out runs/cnn-b",
     "lipgraft verify model.safetensors --data digits --eps 0.05 --out runs/digits --recheck float64 --json",
+    "lipgraft verify --onnx net.onnx --vnnlib property.vnnlib --timeout 60 --results result.txt",
+    "lipgraft verify --instances exported/instances.csv",
+)
+# What each way of asking needs, and what else goes with it besides the options of all three.
+WAYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("--instances",), ("--out",)),
+    (("--onnx", "--vnnlib"), ("--results",)),
+    (("CHECKPOINT", "--data", "--eps", "--out"), ("--count", "--total-seconds", "--data-root")),
 )
 
 
 def verify(
-    checkpoint: Annotated[Path, typer.Argument(help="The network to verify.")],
-    data: DataOption,
-    eps: EpsOption,
-    out: Annotated[Path, typer.Option(help="Folder of the run; if it exists, the run goes on where it stopped.")],
+    checkpoint: Annotated[Path | None, typer.Argument(help="The network whose test images are verified.")] = None,
+    data: Annotated[str | None, DATA] = None,
+    eps: Annotated[float | None, EPS] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; if it exists, the run goes on where it stopped.")
+    ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="First so many test images; default all.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds of device time per image, after the attack.")] = 300.0,
+    onnx: Annotated[Path | None, typer.Option(help="A network in an ONNX file, to go with --vnnlib.")] = None,
+    vnnlib: Annotated[Path | None, typer.Option(help="The property to verify: prints unsat where it holds.")] = None,
+    results: Annotated[Path | None, typer.Option(help="File for that word and the counterexample.")] = None,
+    instances: Annotated[
+        Path | None, typer.Option(help="A whole instances.csv; results go to --out, by default `results` beside it.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds per image or property; default 300, or what instances.csv says."),
+    ] = None,
     total_seconds: Annotated[float | None, typer.Option(help="Wall time for the whole run; default no limit.")] = None,
     recheck: Annotated[str, typer.Option(help="float64: repeat every proof in double precision.")] = "none",
     option: Annotated[
@@ -57,10 +78,66 @@ def verify(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Prove or refute, image by image, that nothing within eps is classified otherwise; print SA, RA, VA, UNR, Time."""
-    given: dict[str, Any] = {"timeout": timeout, "total_seconds": total_seconds, "recheck": recheck, "seed": seed}
-    settings = build(VerifySettings, {**given, **_assignments(option or [])}, where="verify")
+    """Prove or refute, image by image, that nothing within eps is classified otherwise; print SA, RA, VA, UNR, Time.
+
+    With --onnx and --vnnlib, print one word for one property; with --instances, decide a whole table of them.
+    """
+    given = {
+        "CHECKPOINT": checkpoint,
+        "--data": data,
+        "--eps": eps,
+        "--out": out,
+        "--count": count,
+        "--total-seconds": total_seconds,
+        "--data-root": data_root,
+        "--onnx": onnx,
+        "--vnnlib": vnnlib,
+        "--results": results,
+        "--instances": instances,
+    }
+    _check_way({name for name, value in given.items() if value is not None})
+    options: dict[str, Any] = {"timeout": timeout, "total_seconds": total_seconds, "recheck": recheck, "seed": seed}
+    chosen = {**{name: value for name, value in options.items() if value is not None}, **parse_set(option)}
+    settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device)
+    if checkpoint is not None and data is not None and eps is not None and out is not None:
+        _verify_images(checkpoint, data, data_root, eps, out, count, settings, where, json=json)
+        return
+    if settings.total_seconds is not None:
+        raise SettingsError("total_seconds is for the images of a CHECKPOINT; use --timeout, seconds per property.")
+    if onnx is not None and vnnlib is not None:
+        verify_property(onnx, vnnlib, results, settings, where, json=json)
+    elif instances is not None:
+        verify_table(instances, out, settings.timeout if "timeout" in chosen else None, settings, where, json=json)
+
+
+def _check_way(given: set[str]) -> None:
+    """Refuse options that do not go together. given: the names that stand on the command line."""
+    needed, more = next((way for way in WAYS if given & set(way[0])), ((), ()))
+    present, missing = ([name for name in needed if (name in given) is here] for here in (True, False))
+    if not present:
+        raise SettingsError(
+            "what is to be verified? Give CHECKPOINT, --data, --eps and --out, or --onnx and --vnnlib, or --instances."
+        )
+    foreign = sorted(given - {*needed, *more})
+    if foreign:
+        raise SettingsError(f"{present[0]} does not go with {', '.join(foreign)}; they ask different questions.")
+    if missing:
+        raise SettingsError(f"{present[0]} needs {' and '.join(missing)} too; see `lipgraft verify --help`.")
+
+
+def _verify_images(
+    checkpoint: Path,
+    data: str,
+    data_root: Path | None,
+    eps: float,
+    out: Path,
+    count: int | None,
+    settings: VerifySettings,
+    where: torch.device,
+    *,
+    json: bool,
+) -> None:
     model = models.load(checkpoint, where)
     dataset = datasets.load(data, root=data_root).to(where)
     with Progress() as progress:
@@ -81,20 +158,6 @@ def verify(
         print_json({"measures": asdict(measures), "images": [_plain(row) for row in rows], "run": str(out)})
     else:
         _print(measures, f"{checkpoint.name} on {data}, eps {eps:.5g}")
-
-
-def _assignments(options: list[str]) -> dict[str, Any]:
-    """["batch=512", ...] -> {"batch": 512, ...}; values are read as YAML reads them."""
-    out: dict[str, Any] = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise SettingsError(f"--set takes NAME=VALUE, such as --set batch=512, got {option!r}.")
-        try:
-            out[name.replace("-", "_")] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise SettingsError(f"--set {option!r} has a value that cannot be read.") from None
-    return out
 
 
 def _write_config(

@@ -3,11 +3,12 @@
 from lipgraft.interop.bundle import Bundle, export_bundle, robustness_vnnlib
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.export import export_onnx
-from lipgraft.interop.instances import InstanceResult, InstancesSummary, read_instances, verify_instances
+from lipgraft.interop.instances import InstancesSummary, read_instances, verify_instances
 from lipgraft.interop.load import load_onnx
 from lipgraft.interop.module import OnnxNetwork
 from lipgraft.interop.replay import Counterexample
 from lipgraft.interop.result import VnnResult
+from lipgraft.interop.results_table import InstanceResult
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Conjunction, Region, Specification
 from lipgraft.interop.verify import verify_vnnlib

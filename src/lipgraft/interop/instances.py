@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,11 +19,10 @@ from lipgraft.errors import LipgraftError
 from lipgraft.files import atomic_write_text
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.result import VnnResult
+from lipgraft.interop.results_table import WORDS, InstanceResult, append_result, read_results
 from lipgraft.interop.verify import Subject, verify_specification
 from lipgraft.interop.vnnlib import read_vnnlib
 from lipgraft.verify import VerifySettings
-
-WORDS = ("unsat", "sat", "unknown", "timeout", "error")
 
 
 @dataclass(frozen=True)
@@ -36,25 +35,12 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class InstanceResult:
-    """One line of results.csv. digest: of the two files, so that old results are not taken for new ones."""
-
-    onnx: str
-    vnnlib: str
-    timeout: float
-    digest: str
-    status: str
-    seconds: float
-    method: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class InstancesSummary:
-    """The results in the order of the instances; reused: how many of them an earlier run had."""
+    """The results in the order of the instances; reused: how many an earlier run had; folder: where they are."""
 
     results: tuple[InstanceResult, ...]
     reused: int
+    folder: Path
 
     @property
     def counts(self) -> dict[str, int]:
@@ -99,26 +85,28 @@ def verify_instances(
     timeout: float | None = None,
     device: torch.device | str = "cpu",
     settings: VerifySettings | None = None,
-    progress: Callable[[InstanceResult], None] | None = None,
+    progress: Callable[[int, int, InstanceResult], None] | None = None,
 ) -> InstancesSummary:
     """Verify every instance of an instances.csv.
 
     out: a folder that gets results.csv, line by line, and a results file per instance; by default `results` beside the
-    csv. What stands there for the same files and the same seconds is not done again, unless it was an error.
+    csv. What stands there for the same files, seconds and settings is not done again, unless it was an error.
     timeout: seconds per instance, instead of the csv's. A file that cannot be used makes its instance an "error".
+    progress: called with how many are done, how many there are, and the result, after each that is not from before.
     """
     table = Path(path)
     folder = table.parent / "results" if out is None else Path(out)
     instances = read_instances(table)
     store = folder / "results.csv"
-    known = {_key(result): result for result in _read_results(store)}
+    known = {result.key: result for result in read_results(store)}
     digest, subject = lru_cache(_digest), lru_cache(maxsize=1)(lambda onnx: Subject.read(onnx, device))
+    asked = _settings_digest(settings or VerifySettings())
     results: list[InstanceResult] = []
     reused = 0
     for number, instance in enumerate(instances):
         seconds = instance.timeout if timeout is None else timeout
         files = _found(table.parent / instance.onnx), _found(table.parent / instance.vnnlib)
-        mark = f"{digest(files[0])}-{digest(files[1])}"
+        mark = f"{digest(files[0])}-{digest(files[1])}-{asked}"
         old = known.get((instance.onnx, instance.vnnlib, seconds, mark))
         if old is not None and old.status != "error":
             reused += 1
@@ -136,11 +124,11 @@ def verify_instances(
             answer.method or "",
             answer.reason or "",
         )
-        _append(store, result)
+        append_result(store, result)
         results.append(result)
         if progress is not None:
-            progress(result)
-    return InstancesSummary(tuple(results), reused)
+            progress(len(results), len(instances), result)
+    return InstancesSummary(tuple(results), reused, folder)
 
 
 def _verified(
@@ -158,10 +146,6 @@ def _verified(
     return VnnResult(answer.status, answer.counterexample, answer.reason, answer.method, spent)
 
 
-def _key(result: InstanceResult) -> tuple[str, str, float, str]:
-    return result.onnx, result.vnnlib, result.timeout, result.digest
-
-
 def _found(file: Path) -> Path:
     """The file, or its gzip where only that is there: tables are often older than the packing."""
     packed = file.with_name(f"{file.name}.gz")
@@ -176,6 +160,12 @@ def _digest(file: Path) -> str:
         return "none"
 
 
+def _settings_digest(settings: VerifySettings) -> str:
+    """Of every setting but the time limits, which stand in a column of their own."""
+    plain = replace(settings, timeout=1.0, total_seconds=None)
+    return hashlib.sha256(repr(plain).encode()).hexdigest()[:8]
+
+
 def _stem(name: str) -> str:
     return Path(name).name.removesuffix(".gz").removesuffix(".vnnlib")
 
@@ -186,39 +176,3 @@ def _positive(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and value > 0 else None
-
-
-def _read_results(store: Path) -> list[InstanceResult]:
-    """The whole lines of a results.csv; the last one of a killed run may be cut off, and is then done again."""
-    if not store.exists():
-        return []
-    results = []
-    for row in csv.reader(store.read_text(encoding="utf-8").splitlines()):
-        whole = len(row) == len(fields(InstanceResult)) and row[4] in WORDS
-        timeout, seconds = (_number(row[2]), _number(row[5])) if whole else (None, None)
-        if timeout is not None and seconds is not None:
-            results.append(InstanceResult(row[0], row[1], timeout, row[3], row[4], seconds, row[6], row[7]))
-    return results
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _append(store: Path, result: InstanceResult) -> None:
-    """One line more, on the disk before the next instance begins."""
-    new = not store.exists()
-    names = [field.name for field in fields(InstanceResult)]
-    torn = not new and not store.read_bytes().endswith(b"\n")
-    with store.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if torn:
-            file.write("\n")
-        if new:
-            writer.writerow(names)
-        writer.writerow([getattr(result, name) for name in names])
-        file.flush()
-        os.fsync(file.fileno())

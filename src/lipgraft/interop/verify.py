@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -122,12 +123,20 @@ def _decide(subject: Subject, region: Region, deadline: float, settings: VerifyS
         found = falsify(subject.network, region, subject.judge, subject.like, deadline, seed=settings.seed)
         if found is not None:
             return VnnResult("sat", found, method="pgd")
-    model = PropertyNetwork(subject.network, region, subject.network.input_shape, subject.like.dtype)
-    model = model.to(subject.like.device).eval()
     if few:
-        split = split_inputs(model, region, subject.judge, deadline)
+        double = settings.recheck == "float64"
+        split = split_inputs(_property(subject, region, double=double), region, subject.judge, deadline)
         return VnnResult(split.status, split.counterexample, method="input-splitting")
-    return _by_verifier(subject, region, model, deadline, settings)
+    return _by_verifier(subject, region, _property(subject, region), deadline, settings)
+
+
+def _property(subject: Subject, region: Region, *, double: bool = False) -> PropertyNetwork:
+    """The property as a classifier; double: in double precision, whatever the file has."""
+    network, dtype = subject.network, subject.like.dtype
+    if double:
+        network, dtype = deepcopy(network).double(), torch.float64
+    model: PropertyNetwork = PropertyNetwork(network, region, network.input_shape, dtype).to(subject.like.device)
+    return model.eval()
 
 
 def _by_verifier(
