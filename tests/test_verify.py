@@ -362,3 +362,18 @@ def test_captured_rounds_give_the_verdicts_of_plain_ones(generator: torch.Genera
     for capture in (False, True):
         on_gpu = verify(model, x, y, eps, settings=replace(weak, capture=capture))
         assert [v.status for v in on_gpu] == [v.status for v in plain]
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.LeakyReLU(0.1), nn.Sigmoid(), nn.Tanh()])
+def test_pre_activations_whose_width_overflows_prove_nothing(activation: nn.Module) -> None:
+    """2e38 - (-2e38) is infinite in float32: the chord's slope must not become 0."""
+    first, last = nn.Linear(1, 1, bias=False), nn.Linear(1, 2)
+    with torch.no_grad():
+        first.weight.fill_(2e38)
+        last.weight.copy_(torch.tensor([[0.0], [1.0]]))
+        last.bias.copy_(torch.tensor([0.5, 0.0]))
+    model = nn.Sequential(first, activation, last)
+    x, y = torch.full((1, 1), -0.5), torch.zeros(1, dtype=torch.long)
+    settings = VerifySettings(attack_restarts=0, timeout=1.0)
+    (verdict,) = verify(model, x, y, 1.5, low=-1.0, high=1.0, settings=settings)
+    assert verdict.status != "verified"

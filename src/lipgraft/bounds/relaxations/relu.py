@@ -14,6 +14,7 @@ def relax_leaky(lb: Tensor, ub: Tensor, alpha: Tensor, negative_slope: float) ->
     upper: the chord, slope s = (ub - a lb) / (ub - lb), intercept (a - s) lb.
     lower: slope a + alpha (1 - a), intercept 0.
     Active (lb >= 0): the line z. Inactive (ub <= 0): the line a z.
+    Where ub - lb is no finite number, there is no chord: an infinite intercept proves nothing.
     """
     active, inactive = lb >= 0, ub <= 0
     width = torch.where(active | inactive, 1.0, ub - lb)
@@ -25,7 +26,8 @@ def relax_leaky(lb: Tensor, ub: Tensor, alpha: Tensor, negative_slope: float) ->
     def pick(unstable: Tensor) -> Tensor:
         return torch.where(active | inactive, stable, unstable)
 
-    intercept = torch.where(active | inactive, 0.0, (negative_slope - chord) * lb)
+    above = torch.where(torch.isfinite(width), (negative_slope - chord) * lb, torch.inf)
+    intercept = torch.where(active | inactive, 0.0, above)
     return Lines(pick(kink), None, pick(chord), intercept)
 
 

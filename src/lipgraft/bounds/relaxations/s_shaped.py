@@ -53,11 +53,13 @@ def relax_s_shaped(f: Function, df: Function, curvature: float) -> Callable[...,
         narrow, slope = width < NARROW, df(middle)
         error = curvature * width.square() / 8
         intercept = f(middle) - slope * middle
+        # The difference of two large ends may overflow; then there is no chord, and what proves nothing takes its place.
+        known = torch.isfinite(width)
         return Lines(
             torch.where(narrow, slope, lower_slope),
-            torch.where(narrow, intercept - error, lower_intercept),
+            torch.where(known, torch.where(narrow, intercept - error, lower_intercept), -torch.inf),
             torch.where(narrow, slope, upper_slope),
-            torch.where(narrow, intercept + error, upper_intercept),
+            torch.where(known, torch.where(narrow, intercept + error, upper_intercept), torch.inf),
         )
 
     return relax
