@@ -195,6 +195,23 @@ def test_time_runs_out_as_timeout_and_not_as_proof(generator: torch.Generator) -
     assert all((v.status, v.reason) == ("unknown", "timeout") for v in never)
 
 
+def test_subproblems_run_out_at_the_same_place_in_every_run(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 30, generator)
+    weak = replace(BARE, alpha_iterations=0, refine_iterations=0, bab_iterations=0, batch=8)
+    eps = radii(model, x)
+    free = verify(model, x, y, eps, settings=weak)
+    few = replace(weak, max_subproblems=4)
+    first, again = (verify(model, x, y, eps, settings=few) for _ in range(2))
+    assert [(v.status, v.subproblems) for v in first] == [(v.status, v.subproblems) for v in again]
+    ended = [(v, w) for v, w in zip(first, free, strict=True) if v.reason == "subproblems"]
+    assert ended and all(v.status == "unknown" and v.subproblems >= 4 and w.subproblems > 4 for v, w in ended)
+    for v, w in zip(first, free, strict=True):
+        assert v.reason == "subproblems" or v.status == w.status
+    none = verify(model, x, y, eps, settings=replace(weak, max_subproblems=0))
+    assert all(v.subproblems == 0 for v in none)
+
+
 def test_a_pool_without_room_gives_memory_and_not_a_proof(generator: torch.Generator) -> None:
     model = convolutional(generator)
     x, y = classified(model, 14, generator)

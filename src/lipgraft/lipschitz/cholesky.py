@@ -29,7 +29,11 @@ def by_blocks(H: Tensor, block: int = BLOCK) -> tuple[Tensor, Tensor]:
         L[:, here, here] = corner
         L[:, here, below] = 0.0
         if start + block < H.shape[1]:
-            panel = torch.linalg.solve_triangular(corner.mT, L[:, below, here], upper=True, left=False)
+            # Solving for the many rows below is slow in batches; inverting a small corner and a product are not.
+            inverse = torch.linalg.solve_triangular(
+                corner, torch.eye(block, dtype=H.dtype, device=H.device), upper=False
+            )
+            panel = L[:, below, here] @ inverse.mT
             L[:, below, here] = panel
             subtract_square(L[:, below, below], panel)
     return L, proved

@@ -81,17 +81,22 @@ class BranchAndBound:
         """End an image without a proof; the worst bound among its open subproblems is what is known of its margin."""
         mine = self.pool.used & (self.pool.slots.image == place)
         worst = float(torch.where(mine, self.pool.slots.bound, torch.inf).amin()) if len(mine) else torch.inf
-        if reason == "timeout" and worst < torch.inf:
+        if reason != "memory" and worst < torch.inf:
             self.job.ledger.margin[self.number[place]] = min(worst, float(self.floor[place]))
         self._stop(place, self.job.ledger.verdict(self.number[place], "unknown", reason=reason))
 
     def _stop_late(self) -> None:
-        """Images that have used up their own time, or all of them when the whole run has."""
+        """Images that have used up their own time or subproblems, or all of them when the whole run's time is over."""
         ledger, settings = self.job.ledger, self.job.settings
         over = settings.total_seconds is not None and ledger.now() > settings.total_seconds
+        most = settings.max_subproblems
         for place, number in enumerate(self.number):
-            if not self.stopped[place] and (over or ledger.seconds[number] > settings.timeout):
+            if self.stopped[place]:
+                continue
+            if over or ledger.seconds[number] > settings.timeout:
                 self._give_up(place, "timeout")
+            elif most is not None and ledger.subproblems[number] >= most:
+                self._give_up(place, "subproblems")
 
     def _finish(self) -> None:
         """Images without open subproblems are verified: every one of theirs was proved."""

@@ -17,6 +17,9 @@ class VerifySettings:
     total_seconds: float | None = setting(
         None, "Wall time after which all open images end as timeouts; none: no limit."
     )
+    max_subproblems: int | None = setting(
+        None, "Subproblems after which an image ends undecided, whatever the clock says; none: no limit."
+    )
     images: int = setting(256, "Images that go through the stages before branch and bound together.")
     attack: str = setting("pgd-targeted", "Attack that runs before any bound.")
     attack_steps: int = setting(50, "Steps of the attack.")
@@ -25,7 +28,7 @@ class VerifySettings:
         "vectors", "Which layers get optimised bounds before branching.", choices=("none", "vectors", "all")
     )
     refine_iterations: int = setting(10, "Steps of optimisation for the bounds of neurons.")
-    alpha_iterations: int = setting(50, "Steps of optimisation of a margin before branching.")
+    alpha_iterations: int = setting(20, "Steps of optimisation of a margin before branching.")
     lr_root: float = setting(0.1, "Step size for the lines before branching.")
     bab_iterations: int = setting(2, "Steps of optimisation of a subproblem.")
     lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
@@ -50,6 +53,8 @@ class VerifySettings:
                 raise SettingsError(f"{name} must be a finite number > 0, got {value}.")
         if self.total_seconds is not None and not self.total_seconds > 0:
             raise SettingsError(f"total_seconds must be > 0 or none, got {self.total_seconds}.")
+        if self.max_subproblems is not None and self.max_subproblems < 0:
+            raise SettingsError(f"max_subproblems must be at least 0 or none, got {self.max_subproblems}.")
         for name in ("images", "attack_steps", "candidates", "search_steps"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}.")

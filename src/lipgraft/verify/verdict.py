@@ -17,7 +17,8 @@ BEFORE_THE_VERIFIER = ("misclassified", "pgd")
 class Verdict:
     """status: "verified" only with a proof, "falsified" only with a counterexample that was replayed.
 
-    reason: None, or why the status is "unknown" ("timeout", "memory", "gap", "recheck") or "error" (a sentence).
+    reason: None, or why the status is "unknown" ("timeout", "subproblems", "memory", "gap", "recheck") or "error" (a
+    sentence).
     counterexample: the misclassified input (*shape), on the CPU, of a falsified image.
     margin: the true class's logit minus the strongest other one; proved lower bound of it when verified or unknown, its
     value at the counterexample when falsified; None when nothing is known.
