@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident, main_thread
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bounds_cases import classifier, random_box
+from bounds_cases import assert_same, classifier, random_box
 from lipgraft.bounds import METHODS, AlphaSettings, bound, layer
 from lipgraft.bounds import memory as memory_room
 from lipgraft.bounds.memory import chunked
+from lipgraft.bounds.threads import on_threads
 from lipgraft.network import Network
 
 CPU = torch.device("cpu")
@@ -76,6 +81,77 @@ def test_the_error_of_a_full_cpu_counts_as_out_of_memory_and_others_do_not() -> 
     with pytest.raises(RuntimeError, match="shapes do not match"):
         chunked(4, 4, 8, CPU, work)
     assert len(calls) == 2
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@settings(max_examples=100)
+@given(SIZES, SIZES, st.integers(1, 2**27))
+def test_threads_share_the_work_and_do_everything_once(batch: int, rows: int, bytes_per_row: int) -> None:
+    done, by = torch.zeros(batch, rows, dtype=torch.long), [-1] * batch
+
+    def work(problems: slice, some: slice) -> None:
+        done[problems, some] += 1
+        by[problems] = [get_ident()] * (problems.stop - problems.start)
+        assert torch.get_num_threads() == (2 if get_ident() == main_thread().ident else 1)
+
+    chunked(batch, rows, bytes_per_row, CPU, work, parallel=True)
+    assert (done == 1).all()
+    fit = max(1, memory_room.budget(CPU) // (bytes_per_row * memory_room.LIVE))
+    shared = batch in (2, 4, 5, 6) and batch * rows > fit
+    if shared:
+        assert main_thread().ident not in by
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_threads_work_in_the_callers_mode_and_leave_the_settings_alone(mode: Callable[[], Any]) -> None:
+    seen = []
+
+    def work() -> None:
+        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_num_threads()))
+
+    with mode():
+        expected = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), 1)
+        on_threads([work, work])
+    assert seen == [expected] * 2
+    assert torch.get_num_threads() == 2
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_an_error_on_a_thread_is_the_callers_and_the_settings_come_back() -> None:
+    def work() -> None:
+        raise ValueError("on a thread")
+
+    with pytest.raises(ValueError, match="on a thread"):
+        on_threads([work, lambda: None])
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("method", ["crown", "alpha-crown"])
+def test_threads_give_the_bounds_of_one_thread(
+    method: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = classifier("digits-cnn", "relu")
+    box = random_box(network.input_shape, 4, generator, torch.tensor([0.002, 0.01, 0.02, 0.015]))
+    alpha = AlphaSettings(iterations=3)
+    monkeypatch.setattr(memory_room, "CPU_BUDGET", 2**21)
+    used: list[int] = []
+    monkeypatch.setattr(memory_room, "on_threads", lambda works: (used.append(len(works)), on_threads(works)))
+    several = bound(network, box, method, alpha=alpha)
+    assert set(used) == {2}
+    torch.set_num_threads(1)
+    assert_same(several, bound(network, box, method, alpha=alpha), 1e-9)
 
 
 @pytest.mark.parametrize("activation", ["relu", "grafted tanh"])

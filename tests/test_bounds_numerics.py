@@ -148,6 +148,22 @@ def test_proved_means_finite_and_positive() -> None:
 # --- precision -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("wide", ["model", "box"])
+def test_a_model_and_a_box_of_two_precisions_meet_in_the_higher_one(
+    method: str, wide: str, generator: torch.Generator
+) -> None:
+    model, box = small("relu", generator), random_box(SHAPE, 2, generator, 0.05, torch.float32)
+    expected = bound(model, box, method, alpha=FEW, dtype=torch.float64)
+    if wide == "model":
+        model = model.double()
+    got = bound(model, box if wide == "model" else box.to(dtype=torch.float64), method, alpha=FEW)
+    assert got.lower.dtype == torch.float64
+    torch.testing.assert_close(got.lower, expected.lower, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(got.upper, expected.upper, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(got.layers, expected.layers, rtol=1e-12, atol=1e-12)
+
+
 def switches() -> list[object]:
     backends = torch.backends
     return [

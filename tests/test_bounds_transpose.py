@@ -48,22 +48,27 @@ def vjp(conv: Conv, shape: tuple[int, ...], rows: Tensor, padding: tuple[int, in
     return torch.autograd.grad(y, x, rows)[0]
 
 
+def last(rows: Tensor) -> Tensor:
+    """The same rows with their channels side by side in memory."""
+    return rows.movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=60)
-@given(nodes(), SEEDS)
-def test_rows_on_a_layer_go_back_by_the_transpose(
-    way: str, example: tuple[Conv, tuple[int, int, int]], seed: int
+@given(nodes(), SEEDS, st.booleans())
+def test_rows_on_a_layer_go_back_by_the_transpose_in_either_order_of_memory(
+    way: str, example: tuple[Conv, tuple[int, int, int]], seed: int, reordered: bool
 ) -> None:
     conv, shape = example
     rows = torch.randn(2, 1, 3, *conv.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch:
         use(way, conv, patch)
-        got = transpose.back_layer(conv, rows, shape, {})
+        got = transpose.back_layer(conv, last(rows) if reordered else rows, shape, {})
     assert got.shape == (2, 1, 3, *shape)
     torch.testing.assert_close(got.flatten(0, 2), vjp(conv, shape, rows.flatten(0, 2), conv.padding))
 
 
-@pytest.mark.parametrize("way", [*WAYS, "matrix"])
+@pytest.mark.parametrize("way", [*WAYS, "matrix", "strips"])
 @settings(max_examples=60)
 @given(nodes(), SEEDS, st.integers(1, 3), st.integers(1, 3))
 def test_rows_on_a_window_go_back_to_the_window_that_it_reads(
@@ -77,7 +82,8 @@ def test_rows_on_a_window_go_back_to_the_window_that_it_reads(
     with pytest.MonkeyPatch.context() as patch:
         use(way, conv, patch)
         patch.setattr(transpose, "MATRIX_ADVANTAGE", float("inf") if way == "matrix" else 0.0)
-        got = transpose.back_window(conv, rows, {})
+        patch.setattr(transpose, "STRIPS_ADVANTAGE", float("inf") if way == "strips" else 0.0)
+        got = transpose.back_window(conv, last(rows) if way == "strips" else rows, {})
     # Padding is the caller's business: a window that hangs over the edge is cleaned later.
     want = vjp(conv, (shape[0], *window.size), rows.flatten(0, 2), (0, 0))
     torch.testing.assert_close(got.flatten(0, 2), want)
@@ -100,6 +106,8 @@ def test_spreading_rows_is_the_transpose_of_cutting_windows(
     rows = torch.randn(2, 1, 4, shape[0], *window.size, generator=generator, dtype=torch.float64)
     windows = cut(layer, window, grid)
     assert windows.shape == (2, 6, shape[0] * window.area())
+    blocks = windows.view(2, 6, shape[0], *window.size)
+    assert torch.equal(cut(layer, window, grid, last=True), blocks.movedim(2, -1).flatten(2))
     inner = (rows.flatten(3)[:, 0] * windows[torch.arange(2).unsqueeze(1), place]).sum(-1)
     wide = spread(rows, window, shape[1:], grid, place)
     torch.testing.assert_close((wide[:, 0] * layer.unsqueeze(1)).flatten(2).sum(-1), inner)

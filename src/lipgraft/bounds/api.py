@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +71,8 @@ def bound(
 
     model: any module of supported operations, or a traced Network. method: a key of METHODS. C: (S, n) or (B, S, n).
     neurons: "needed" computes tight bounds only where the result depends on them, "all" everywhere (for `layers`).
-    layers: known pre-activation bounds by activation name. dtype: torch.float64 for double precision.
+    layers: known pre-activation bounds by activation name. dtype: torch.float64 for double precision; by default the
+    more precise of the model's and the box's.
     NaN or infinity anywhere ends in infinite bounds, never in finite ones.
     """
     if method not in METHODS:
@@ -84,6 +86,7 @@ def bound(
     for name in layers or {}:
         if name not in names:
             raise SettingsError(unknown_name("activation", name, names))
+    dtype = dtype or _more_precise(network, box)
     network, box = network.to(dtype=dtype), box.to(dtype=dtype)
     with torch.no_grad(), full_precision():
         backward, specify = METHODS[method]
@@ -93,6 +96,12 @@ def bound(
         both = torch.stack([rows, -rows], 1)
         result = bound_specification(prepared, both, specify, alpha or AlphaSettings())
     return Bounds(guard_lower(result[:, 0]), guard_upper(-result[:, 1]), prepared.layers())
+
+
+def _more_precise(network: Network, box: Box) -> torch.dtype:
+    """The dtype that holds both the weights and the box without rounding."""
+    weights = (value for node in network.nodes for value in vars(node).values() if isinstance(value, Tensor))
+    return reduce(torch.promote_types, (w.dtype for w in weights if w.is_floating_point()), box.lower.dtype)
 
 
 def _specification(C: Tensor | None, outputs: int, box: Box) -> Tensor:
@@ -118,5 +127,5 @@ def bound_specification(prepared: Prepared, C: Tensor, specify: Method, settings
     def work(problems: slice, rows: slice) -> None:
         out[problems, :, rows] = specify(prepared.at(problems), C[problems, :, rows], settings)
 
-    chunked(len(C), C.shape[2], path.floats * C.shape[1] * C.element_size() * scale, C.device, work)
+    chunked(len(C), C.shape[2], path.floats * C.shape[1] * C.element_size() * scale, C.device, work, parallel=True)
     return out

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from lipgraft.bounds.geometry import Plan, Window
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.relaxations import Lines
 from lipgraft.bounds.transpose import Cache, back_layer, back_window
-from lipgraft.bounds.windows import cut, inside, pick, spread, widen
+from lipgraft.bounds.windows import channels_last, cut, flattened, inside, pick, spread, widen
 from lipgraft.network.graph import Activation, Add, Conv, Linear, Network, Node, Pad, Reshape, Scale
 
 
@@ -36,17 +36,21 @@ class Relaxed:
     lines: Mapping[int, Lines]
     root: Interval
     shifts: Mapping[int, Tensor] = field(default_factory=dict)
-    cuts: dict[tuple[int, str, Window], Tensor] = field(default_factory=dict)
+    cuts: dict[tuple[int, str, Window, bool], Tensor] = field(default_factory=dict)
     kernels: Cache = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """data: (B, G, S, *block); window None: block is the layer; clean: nothing hangs over the layer's edge."""
+    """data: (B, G, S, *block); window None: block is the layer; clean: nothing hangs over the layer's edge.
+
+    spare: nobody else reads data, so it may be overwritten.
+    """
 
     data: Tensor
     window: Window | None = None
     clean: bool = True
+    spare: bool = False
 
 
 class Substitution:
@@ -88,7 +92,7 @@ class Substitution:
             self._arrive(waiting, node.inputs[0], rows)
         elif isinstance(node, Add):
             for j in node.inputs:
-                self._arrive(waiting, j, rows)
+                self._arrive(waiting, j, replace(rows, spare=False))
         else:
             rows, const = self._affine(i, node, rows, const)
             self._arrive(waiting, node.inputs[0], rows)
@@ -97,7 +101,7 @@ class Substitution:
     def _arrive(self, waiting: dict[int, Rows], j: int, rows: Rows) -> None:
         """Bring rows into the shape planned for node j and add them to what already waits there."""
         window, shape = self.plan.windows[j], self.network.nodes[j].shape
-        data, clean = rows.data, rows.clean
+        data, clean, spare = rows.data, rows.clean, rows.spare
         if rows.window is not None:
             if window is None:
                 assert self.place is not None
@@ -106,8 +110,8 @@ class Substitution:
             else:
                 data = widen(data, rows.window, window)
         if j in waiting:
-            data, clean = data + waiting[j].data, clean and waiting[j].clean
-        waiting[j] = Rows(data, window, clean)
+            data, clean, spare = data + waiting[j].data, clean and waiting[j].clean, True
+        waiting[j] = Rows(data, window, clean, spare)
 
     def _cleaned(self, i: int, rows: Rows) -> Tensor:
         """The coefficients with everything over the layer's edge set to zero."""
@@ -117,20 +121,27 @@ class Substitution:
         shape = self.network.nodes[i].shape
         return rows.data * inside((shape[1], shape[2]), rows.window, self.plan.grid, self.place, rows.data.dtype)
 
-    def _values(self, i: int, name: str, layer: Tensor, window: Window | None) -> Tensor:
+    def _values(self, i: int, name: str, layer: Tensor, rows: Rows) -> Tensor:
         """A layer's tensor (B, *shape) or (B, G, S, *shape), laid out to multiply rows at node i."""
-        shape = self.network.nodes[i].shape
+        shape, window = self.network.nodes[i].shape, rows.window
         if window is None:
-            return layer if layer.ndim == len(shape) + 3 else layer[:, None, None]
+            if layer.ndim == len(shape) + 3:
+                return layer
+            if channels_last(rows.data):  # tensors in one order of memory multiply several times faster
+                layer = layer.contiguous(memory_format=torch.channels_last)
+            return layer[:, None, None]
         assert self.place is not None
-        picked = pick(self._cut(i, name, layer, window), self.place)
+        last = channels_last(rows.data)
+        picked = pick(self._cut(i, name, layer, window, last), self.place)
+        if last:
+            return picked.view(*picked.shape[:3], *window.size, shape[0]).movedim(-1, -3)
         return picked.view(*picked.shape[:3], shape[0], *window.size)
 
-    def _cut(self, i: int, name: str, layer: Tensor, window: Window) -> Tensor:
+    def _cut(self, i: int, name: str, layer: Tensor, window: Window, last: bool = False) -> Tensor:
         """The windows of every place, cut once: (B, places, K)."""
-        key = (i, name, window)
+        key = (i, name, window, last)
         if key not in self.relaxed.cuts:
-            self.relaxed.cuts[key] = cut(layer, window, self.plan.grid)
+            self.relaxed.cuts[key] = cut(layer, window, self.plan.grid, last=last)
         return self.relaxed.cuts[key]
 
     def _activation(self, i: int, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
@@ -141,20 +152,20 @@ class Substitution:
         shared = lines.lower_slope.ndim == 1 + len(self.network.nodes[i].shape)  # by all rows of a problem
         if shared and fused.usable(data, lines.lower_slope, lines.upper_slope):
             return self._activation_fused(i, rows, const)
-        lower = self._values(i, "lower_slope", lines.lower_slope, window)
-        gap = self._values(i, "slope_gap", lines.upper_slope - lines.lower_slope, window)
+        lower = self._values(i, "lower_slope", lines.lower_slope, rows)
+        gap = self._values(i, "slope_gap", lines.upper_slope - lines.lower_slope, rows)
         # data * lower + min(data, 0) * (upper - lower): few passes over the largest tensors there are.
         negative = data.clamp(max=0)
-        out = data * lower
+        overwrite = rows.spare and self.record is None and not (data.requires_grad or lower.requires_grad)
+        positive = None if lines.lower_intercept is None else data - negative
+        out = data.mul_(lower) if overwrite else data * lower
         out = torch.addcmul(out, negative, gap) if out.requires_grad else out.addcmul_(negative, gap)
         if lines.upper_intercept is not None:
-            high = self._values(i, "upper_intercept", lines.upper_intercept, window)
-            if lines.lower_intercept is None:
-                const = const + _dot(negative, high)
-            else:
-                low = self._values(i, "lower_intercept", lines.lower_intercept, window)
-                const = const + _dot(data - negative, low) + _dot(negative, high)
-        return Rows(self._shifted(i, out), window, True), const
+            high = self._values(i, "upper_intercept", lines.upper_intercept, rows)
+            const = const + _dot(negative, high)
+        if positive is not None and lines.lower_intercept is not None:
+            const = const + _dot(positive, self._values(i, "lower_intercept", lines.lower_intercept, rows))
+        return Rows(self._shifted(i, out), window, True, True), const
 
     def _shifted(self, i: int, data: Tensor) -> Tensor:
         return data + self.relaxed.shifts[i] if i in self.relaxed.shifts else data
@@ -192,20 +203,20 @@ class Substitution:
         match node:
             case Conv():
                 if node.bias is not None:
-                    const = const + data.sum((-2, -1)) @ node.bias
+                    const = const + (data.sum((-2, -1)) @ node.bias if window is None else _total(data, node.bias))
                 if window is None:
                     shape = self.network.nodes[node.inputs[0]].shape
-                    return Rows(back_layer(node, data, shape, self.relaxed.kernels)), const
+                    return Rows(back_layer(node, data, shape, self.relaxed.kernels), spare=True), const
                 rows_back = back_window(node, data, self.relaxed.kernels)
-                return Rows(rows_back, window.through_conv(node), not any(node.padding)), const
+                return Rows(rows_back, window.through_conv(node), not any(node.padding), True), const
             case Linear():
                 if node.bias is not None:
                     const = const + data @ node.bias
-                return Rows(data @ node.weight), const
+                return Rows(data @ node.weight, spare=True), const
             case Scale():
-                shift = self._constant(i, "shift", node.shift, window)
-                scale = self._constant(i, "scale", node.scale, window)
-                return Rows(data * scale, window), const + _dot(data, shift)
+                shift = self._constant(i, "shift", node.shift, rows)
+                scale = self._constant(i, "scale", node.scale, rows)
+                return Rows(data * scale, window, spare=True), const + _dot(data, shift)
             case Pad():
                 left, right, top, bottom = node.pads
                 if window is not None:
@@ -216,12 +227,12 @@ class Substitution:
                 return Rows(data.reshape(*data.shape[:3], *self.network.nodes[node.inputs[0]].shape)), const
         raise AssertionError(f"no backward rule for {type(node).__name__}")
 
-    def _constant(self, i: int, name: str, value: Tensor, window: Window | None) -> Tensor:
+    def _constant(self, i: int, name: str, value: Tensor, rows: Rows) -> Tensor:
         """A constant that broadcasts to node i's shape, laid out to multiply rows there."""
-        if window is None or value.numel() == 1 or value.shape[-2:] == (1, 1):
+        if rows.window is None or value.numel() == 1 or value.shape[-2:] == (1, 1):
             return value
         assert self.place is not None
-        return self._values(i, name, value.expand(len(self.place), *self.network.nodes[i].shape), window)
+        return self._values(i, name, value.expand(len(self.place), *self.network.nodes[i].shape), rows)
 
     def minimum(self, rows: Rows) -> Tensor:
         """min over the box of sum(rows * x) = rows . centre - |rows| . radius, (B, G, S)."""
@@ -233,15 +244,19 @@ class Substitution:
             return fused.minimum(flat, self._lines_of_rows(rows.data, rows.window), centre, radius).view(
                 rows.data.shape[:3]
             )
-        centre = self._values(self.plan.root, "centre", (lower + upper) / 2, rows.window)
-        radius = self._values(self.plan.root, "radius", (upper - lower) / 2, rows.window)
+        centre = self._values(self.plan.root, "centre", (lower + upper) / 2, rows)
+        radius = self._values(self.plan.root, "radius", (upper - lower) / 2, rows)
         return _dot(rows.data, centre) - _dot(rows.data.abs(), radius)
 
 
 def _dot(rows: Tensor, values: Tensor) -> Tensor:
     """sum over the block of rows * values: (B, G, S, *block), broadcastable -> (B, G, S)."""
     if values.shape[:3] == (len(rows), 1, 1) and values.shape[3:] == rows.shape[3:]:
-        return (rows.reshape(len(rows), -1, values.numel() // len(rows)) @ values.reshape(len(rows), -1, 1)).view(
-            rows.shape[:3]
-        )
-    return (rows * values).flatten(3).sum(-1)
+        row, column = flattened(rows, 3, rows).flatten(1, 2), flattened(values, 3, rows).view(len(rows), -1, 1)
+        return (row @ column).view(rows.shape[:3])
+    return flattened(rows * values, 3, rows).sum(-1)
+
+
+def _total(rows: Tensor, bias: Tensor) -> Tensor:
+    """sum over the window of rows * bias, a number per channel: (B, G, S, C, a, b), (C,) -> (B, G, S)."""
+    return flattened(rows, 3, rows) @ flattened(bias[:, None, None].expand(rows.shape[3:]), 0, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from lipgraft.bounds.memory import chunked
 from lipgraft.bounds.neurons import neuron_bounds, selected
 from lipgraft.bounds.numerics import guard_lower, guard_upper
 from lipgraft.bounds.relaxations import Lines, relaxation, unstable
+from lipgraft.bounds.transpose import Cache
 from lipgraft.network.graph import Activation, Network
 
 Work = Callable[[slice, Tensor, Tensor], Tensor]
@@ -46,16 +48,17 @@ class Layer:
         neurons that are unstable still.
         """
         path = plan(self.network, self.target)
-        kept: dict[tuple[int, int], Relaxed] = {}
+        kept: dict[int, tuple[slice, Relaxed]] = {}  # by thread
+        kernels: Cache = {}
 
         def work(problems: slice, index: Tensor, signs: Tensor) -> Tensor:
-            key = (problems.start, problems.stop)
-            if key not in kept:
-                kept.clear()
+            before, relaxed = kept.get(get_ident(), (None, None))
+            if relaxed is None or before != problems:
                 lower, upper = self.intervals[path.root]
                 below = {i: line.at(problems) for i, line in self.lines.items() if i in path.windows}
-                kept[key] = Relaxed(below, (lower[problems], upper[problems]))
-            return neuron_bounds(self.network, path, kept[key], index, signs)
+                relaxed = Relaxed(below, (lower[problems], upper[problems]), kernels=kernels)
+                kept[get_ident()] = problems, relaxed
+            return neuron_bounds(self.network, path, relaxed, index, signs)
 
         if everything:
             size = math.prod(self.network.nodes[self.target].shape)
@@ -104,5 +107,5 @@ class Layer:
             lb[problems].scatter_reduce_(1, here, low, "amax")
             ub[problems].scatter_reduce_(1, here, high, "amin")
 
-        chunked(len(lb), index.shape[1], floats * signs.shape[1] * lb.element_size(), lb.device, work)
+        chunked(len(lb), index.shape[1], floats * signs.shape[1] * lb.element_size(), lb.device, work, parallel=True)
         return lb.view(shape), ub.view(shape)

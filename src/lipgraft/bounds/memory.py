@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
+from lipgraft.bounds.threads import on_threads
+
 # Tensors of the size of the rows that live at the same time inside one step of a backward pass.
 LIVE = 4
-CPU_BUDGET = 24 * 2**20
+CPU_BUDGET = 48 * 2**20
 GPU_BUDGET = 6 * 2**30
+# Problems go to threads of their own when these keep at least this share of the cores busy.
+SPREAD = 0.75
 
 
 def budget(device: torch.device) -> int:
@@ -27,17 +32,33 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def chunked(
-    batch: int, rows: int, bytes_per_row: int, device: torch.device, work: Callable[[slice, slice], None]
+    batch: int,
+    rows: int,
+    bytes_per_row: int,
+    device: torch.device,
+    work: Callable[[slice, slice], None],
+    *,
+    parallel: bool = False,
 ) -> None:
     """Call work(problems, rows) on pieces of a (batch, rows) rectangle that fit the budget.
 
     Whole problems are taken together while they fit; otherwise one problem's rows are divided. Out of memory, the
     piece is halved and done again; a single row that does not fit is the caller's error to hear about.
+    parallel: on a CPU, different problems may be worked on at the same time, when there are enough for all cores.
     """
     fit = max(1, budget(device) // (bytes_per_row * LIVE))
-    b = 0
-    while b < batch:
-        wide = max(1, min(batch - b, fit // max(rows, 1)))
+    threads = torch.get_num_threads() if parallel and device.type == "cpu" and batch * rows > fit else 1
+    share = -(-batch // threads)
+    if threads == 1 or batch < SPREAD * share * threads:
+        return _in_turn(slice(0, batch), rows, fit, device, work)
+    parts = [slice(b, min(b + share, batch)) for b in range(0, batch, share)]
+    on_threads([partial(_in_turn, part, rows, fit, device, work) for part in parts])
+
+
+def _in_turn(problems: slice, rows: int, fit: int, device: torch.device, work: Callable[[slice, slice], None]) -> None:
+    b = problems.start
+    while b < problems.stop:
+        wide = max(1, min(problems.stop - b, fit // max(rows, 1)))
         s = 0
         while s < rows:
             deep = rows if wide > 1 else min(rows - s, fit)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.geometry import Plan, Window
-from lipgraft.network.graph import Conv, Linear, Network
+from lipgraft.bounds.windows import channels_last
+from lipgraft.network.graph import Conv, Linear, Network, Reshape
 
 
 def selected(wanted: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,19 +38,50 @@ def neuron_bounds(network: Network, path: Plan, relaxed: Relaxed, index: Tensor,
     window: Window | None
     bias: Tensor | None = None
     match node:
-        case Conv():  # the first step back is a look into the kernel
-            start, bias, data = node.inputs[0], node.bias, _full_weight(node)[channel]
-            window, clean = point.through_conv(node), not any(node.padding)
+        case Conv():  # the first step back is a look into the weights
+            start, bias, window, clean = node.inputs[0], node.bias, point.through_conv(node), not any(node.padding)
         case Linear():
-            start, bias, data, window, clean = node.inputs[0], node.bias, node.weight[channel], None, True
+            start, bias, window, clean = node.inputs[0], node.bias, None, True
         case _:
-            start, clean, window = path.target, True, point if image else None
-            one = F.one_hot(channel, node.shape[0] if image else math.prod(node.shape)).to(relaxed.root[0])
-            data = one[..., None, None] if image else one.view(*index.shape, *node.shape)
-    rows = signs.view(*signs.shape, *[1] * (data.ndim - 2)) * data.unsqueeze(1)
+            start, window, clean = path.target, point if image else None, True
+    while isinstance(network.nodes[start], Reshape) and start > path.root and window is None:
+        start = network.nodes[start].inputs[0]
+    if image or isinstance(node, Linear):
+        rows = _looked_up(_table(network, path.target, start, relaxed), channel, signs)
+    else:  # each row is its own neuron; a table of all would be the square of a layer
+        one = F.one_hot(channel, math.prod(node.shape)).to(signs)
+        rows = (signs.unsqueeze(-1) * one.unsqueeze(1)).view(*signs.shape, *network.nodes[start].shape)
     const = torch.zeros_like(signs) if bias is None else signs * bias[channel].unsqueeze(1)
     walk = Substitution(network, path, relaxed, place if image else None)
-    return walk.lower_bound(Rows(rows, window, clean), const, start)
+    return walk.lower_bound(Rows(rows, window, clean, spare=True), const, start)
+
+
+def _table(network: Network, target: int, start: int, relaxed: Relaxed) -> Tensor:
+    """For each neuron of a vector, each channel of an image, its row at node `start`: (n, *block)."""
+    node, key = network.nodes[target], ("rows", target)
+    if key not in relaxed.kernels:
+        match node:
+            case Conv():
+                table = _full_weight(node)
+            case Linear():
+                table = node.weight.reshape(-1, *network.nodes[start].shape)
+            case _:
+                like = relaxed.root[0]
+                table = torch.eye(node.shape[0], dtype=like.dtype, device=like.device)[..., None, None]
+        if table.ndim == 4 and table.device.type == "cpu":
+            table = table.contiguous(memory_format=torch.channels_last)
+        relaxed.kernels[key] = table.detach()
+    return relaxed.kernels[key]
+
+
+def _looked_up(table: Tensor, channel: Tensor, signs: Tensor) -> Tensor:
+    """sign * table[channel]: table (n, *block), channel (B, S), signs (B, G, S) -> (B, G, S, *block)."""
+    last = channels_last(table)
+    lines = table.movedim(1, -1) if last else table
+    everyone = channel.unsqueeze(1).expand_as(signs).reshape(-1)
+    rows = lines.flatten(1).index_select(0, everyone).view(*signs.shape, *lines.shape[1:])
+    rows.mul_(signs.view(*signs.shape, *[1] * (table.ndim - 1)))
+    return rows.movedim(-1, -3) if last else rows
 
 
 def _full_weight(conv: Conv) -> Tensor:

@@ -9,8 +9,11 @@ from torch import Tensor
 from lipgraft.bounds.geometry import Pair, Window
 
 
-def cut(layer: Tensor, window: Window, grid: Pair) -> Tensor:
-    """The window of every grid place, zero outside the layer: (B, C, H, W) -> (B, places, C * rows * columns)."""
+def cut(layer: Tensor, window: Window, grid: Pair, *, last: bool = False) -> Tensor:
+    """The window of every grid place, zero outside the layer: (B, C, H, W) -> (B, places, C * rows * columns).
+
+    last: in the order rows, columns, channels.
+    """
     height, width = layer.shape[2:]
     (rows, columns), (down, right), (y0, x0) = window.size, window.stride, window.offset
     bottom = (grid[0] - 1) * down + y0 + rows - height
@@ -20,7 +23,17 @@ def cut(layer: Tensor, window: Window, grid: Pair) -> Tensor:
     places = padded.as_strided(
         (len(layer), *grid, layer.shape[1], rows, columns), (b, down * h, right * w, c, h, w), padded.storage_offset()
     )
-    return places.reshape(len(layer), grid[0] * grid[1], -1)
+    return (places.movedim(3, -1) if last else places).reshape(len(layer), grid[0] * grid[1], -1)
+
+
+def channels_last(block: Tensor) -> bool:
+    """Whether a block (..., C, H, W) keeps its channels side by side in memory, as some convolutions leave it."""
+    return block.ndim > 3 and block.shape[-3] > 1 and block.stride(-3) == 1 and block.stride(-1) == block.shape[-3]
+
+
+def flattened(block: Tensor, first: int, like: Tensor) -> Tensor:
+    """The axes from `first` on as one, in the order that `like` has in memory: without a copy if both have it."""
+    return (block.movedim(-3, -1) if channels_last(like) else block).flatten(first)
 
 
 def pick(places: Tensor, place: Tensor) -> Tensor:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import operator
+import os
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.network.lowering.registry import module_lowering
+
+_TORCH = os.path.dirname(torch.__file__)
 
 
 class _Proxy(fx.Proxy):
@@ -26,15 +32,33 @@ for _target in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
 
 
 class _Tracer(fx.Tracer):
-    """Stops at the modules of torch.nn and at every module that has a lowering; remembers source lines."""
+    """Stops at the modules of torch.nn and at every module that has a lowering; remembers source lines.
 
-    record_stack_traces = True
+    fx can remember them too, but it imports PyTorch's compiler for that, which takes seconds.
+    """
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.stack_trace = node.stack_trace or _source()
+        return node
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return module_lowering(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
+
+
+def _source() -> str | None:
+    """The innermost line outside PyTorch that fx is tracing at this moment, as a traceback shows it."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code is not trace_fx.__code__:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith(_TORCH):
+            line = traceback.FrameSummary(file, frame.f_lineno, frame.f_code.co_name)
+            return "".join(traceback.format_list([line]))
+        frame = frame.f_back
+    return None
 
 
 @contextmanager
