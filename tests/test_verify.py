@@ -205,7 +205,8 @@ def test_subproblems_run_out_at_the_same_place_in_every_run(generator: torch.Gen
     first, again = (verify(model, x, y, eps, settings=few) for _ in range(2))
     assert [(v.status, v.subproblems) for v in first] == [(v.status, v.subproblems) for v in again]
     ended = [(v, w) for v, w in zip(first, free, strict=True) if v.reason == "subproblems"]
-    assert ended and all(v.status == "unknown" and v.subproblems >= 4 and w.subproblems > 4 for v, w in ended)
+    assert ended
+    assert all(v.status == "unknown" and v.subproblems >= 4 and w.subproblems > 4 for v, w in ended)
     for v, w in zip(first, free, strict=True):
         assert v.reason == "subproblems" or v.status == w.status
     none = verify(model, x, y, eps, settings=replace(weak, max_subproblems=0))
