@@ -4,13 +4,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types reproduce-smoke clean
 
 demo: $(READY)
 	$(BIN)/lipgraft run quickstart
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+
+reproduce-smoke: $(READY)
+	$(BIN)/lipgraft reproduce all --scale smoke
 
 lint: $(READY)
 	$(BIN)/ruff check .

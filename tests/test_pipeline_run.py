@@ -211,7 +211,7 @@ def test_verdicts_survive_an_interruption_before_the_stage_ends(
         patch.setattr(certifying.database, "write", cut)
         with pytest.raises(KeyboardInterrupt):
             run(tiny(), path)
-    assert (path / "unfinished/certifying/baseline").is_dir()
+    assert (path / "unfinished/baseline.certify").is_dir()
     # `lipgraft.verify` is the function, so the module goes by its full name.
     monkeypatch.setattr(import_module("lipgraft.verify.runs"), "verify_stream", _only("baseline is done", allowed=2))
     assert table(run(tiny(), path)) == table(finished[1])
@@ -279,7 +279,7 @@ def test_a_run_of_the_verifier_alone_has_a_report_too(finished: tuple[Path, RunR
 
 def test_stages_are_redone_when_their_inputs_change(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    assert directory.stage("a", "count", {"x": (1, 2)}, lambda: {"value": 1})["value"] == 1
-    assert directory.stage("a", "count", {"x": [1, 2]}, lambda: {"value": 2})["value"] == 1
-    assert directory.stage("a", "count", {"x": [1, 3]}, lambda: {"value": 3})["value"] == 3
+    assert directory.stage("a", "count", {"x": (1, 2)}, lambda _: {"value": 1})["value"] == 1
+    assert directory.stage("a", "count", {"x": [1, 2]}, lambda _: {"value": 2})["value"] == 1
+    assert directory.stage("a", "count", {"x": [1, 3]}, lambda _: {"value": 3})["value"] == 3
     assert directory.result("a")["value"] == 3

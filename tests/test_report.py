@@ -20,19 +20,25 @@ from lipgraft.report import (
     PUBLISHED,
     Example,
     ExampleVerdict,
+    ExperimentResults,
     ImageResult,
     LayerResult,
     ModelResult,
     RunResults,
+    experiment_summary,
     headline,
+    markdown,
     published,
     render,
+    render_experiment,
     rows,
     summary,
 )
 from lipgraft.report.charts import FIGURES, drawn
+from lipgraft.report.charts.compare import front
+from lipgraft.report.charts.registry import COLOURS
 from lipgraft.report.png import data_uri, encode
-from lipgraft.report.svg import Scale, apart, number, tag
+from lipgraft.report.svg import Scale, apart, beside, number, tag
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -148,9 +154,21 @@ def test_figures_without_data_are_left_out_not_drawn_empty() -> None:
     parsed(render(results(bare)))
 
 
+def sweep(count: int = 27) -> RunResults:
+    """More models than there are colours, with long titles, one of them without any measure."""
+    models = [
+        model(f"m{i}" if i else "baseline", va=(i % 10) / 10, grafted=i, sa=0.9 - 0.01 * i) for i in range(count - 1)
+    ]
+    lost = {"sa": math.nan, "ra": math.nan, "va": math.nan, "margins": (math.nan,), "images": (), "lipschitz": {}}
+    layers = (LayerResult("act1", 40, 4, math.nan, math.nan), LayerResult("act2", 10, 0, math.nan))
+    long = replace(model("lost", title="a title that is much longer than what fits", layers=layers), **lost)  # type: ignore[arg-type]
+    return results(*models, long)
+
+
+@pytest.mark.parametrize("found", [results(), sweep()], ids=["few", "sweep"])
 @pytest.mark.parametrize("key", list(FIGURES))
-def test_drawings_are_valid_svg_inside_their_frame_in_the_page_colours(key: str) -> None:
-    figure = next(figure for figure in drawn(results()) if figure.key == key)
+def test_drawings_are_valid_svg_inside_their_frame_in_the_page_colours(key: str, found: RunResults) -> None:
+    figure = next(figure for figure in drawn(found) if figure.key == key)
     root = ElementTree.fromstring(str(figure.drawing))
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     assert len(list(root)) > 5
@@ -159,6 +177,23 @@ def test_drawings_are_valid_svg_inside_their_frame_in_the_page_colours(key: str)
             assert -0.01 <= float(element.get(name, 0)) <= limit + 0.01
         assert not {"fill", "stroke", "style"} & set(element.attrib)  # a fixed colour would vanish in one scheme
         assert "nan" not in ElementTree.tostring(element, encoding="unicode")
+
+
+def test_a_sweep_names_its_models_where_colours_cannot() -> None:
+    found = sweep()
+    assert len(found.models) > COLOURS
+    figures = {figure.key: figure for figure in drawn(found)}
+    assert not any(figure.legend for figure in figures.values())
+    for key in ("accuracy", "margins", "unstable", "grafted"):
+        assert ">M7<" in str(figures[key].drawing)
+    assert "<details><summary>By model" in render(replace(found, examples=(example(None),)))
+    parsed(render(found))
+
+
+def test_the_front_of_a_trade_off_is_what_nothing_beats_in_both() -> None:
+    one = model("a")
+    points = [(one, 0.5, 0.9), (one, 0.9, 0.2), (one, 0.7, 0.5), (one, 0.6, 0.4), (one, 0.9, 0.1)]
+    assert [(sa, va) for _, sa, va in front(points)] == [(0.5, 0.9), (0.7, 0.5), (0.9, 0.2)]
 
 
 def test_nothing_measured_anywhere_still_gives_a_page() -> None:
@@ -188,6 +223,66 @@ def test_the_papers_figures_stand_beside_ours() -> None:
     page = render(results(ours))
     assert "51.6" in page
     assert "51.6" not in render(results(model("ours")))
+
+
+# --- experiments
+
+
+def experiment(*runs: RunResults, **changes: object) -> ExperimentResults:
+    made = ExperimentResults("trial", "A table", "What is compared.", "full", "lipgraft reproduce trial", 0, runs)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def paired() -> ExperimentResults:
+    """Two runs; the first one with a published row, a row from the literature, and its origin."""
+    rows_ = (model("baseline", va=0.2), model("ours", va=0.6, grafted=20, published=published("cnn-b/cifar10/ours")))
+    made = ({"commit": "abc", "device": "abacus"},)
+    first = results(*rows_, name="one", title="One", made=made, literature={"IBP": published("cnn-b/cifar10/ibp")})
+    return experiment(first, results(name="two", title="Two", eps=2 / 255, made=made))
+
+
+def test_an_experiment_has_one_summary_and_a_part_for_each_run() -> None:
+    page = render_experiment(paired())
+    found = parsed(page)
+    words = " ".join(found.texts)
+    assert "A table" in words
+    assert [address for address in found.addresses if address.startswith("#")] == ["#one-run", "#two-run"]
+    assert 'id="one-run"' in page
+    assert 'id="two-tradeoff"' in page
+    ids = re.findall(r'id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert "IBP" in words
+    assert "20.8" in words  # its published Lipschitz constant
+
+
+def test_the_page_of_an_experiment_says_what_is_missing_changed_or_small() -> None:
+    base = paired()
+    changed = {"certify.count": 5}
+    page = render_experiment(replace(base, scale="smoke", missing=("two/lg",), changes=changed))
+    for words in ("only show that it runs", "Not finished: two/lg", "certify.count = 5"):
+        assert words in page
+        assert words not in render_experiment(base)
+    assert "No row is finished yet" in render_experiment(experiment(missing=("one/lg",)))
+
+
+def test_markdown_has_ours_with_the_papers_figures_in_brackets_and_the_origin() -> None:
+    text = markdown(paired())
+    assert "## One, eps 0.1" in text
+    assert "## Two, eps 2/255" in text
+    assert "| Ours | 90.0 (73.2) | 70.0 (57.2) | 60.0 (51.6) |" in text
+    assert "| IBP | (61.5) | (51.8) | (49.5) |" in text
+    assert "`lipgraft reproduce trial`" in text
+    assert "abacus, commit abc" in text
+    for line in (line for line in text.splitlines() if line.startswith("|")):
+        assert line.count("|") == 9
+
+
+def test_the_summary_of_an_experiment_is_json_with_its_origin() -> None:
+    content = json.loads(json.dumps(experiment_summary(paired()), allow_nan=False))
+    assert content["made"] == [{"commit": "abc", "device": "abacus"}]
+    assert content["runs"][0]["literature"][0]["lipschitz"] == 20.82
+    assert content["runs"][0]["models"][1]["margin"] == pytest.approx(-0.5)
+    assert content["runs"][1]["name"] == "two"
 
 
 # --- the table
@@ -290,6 +385,20 @@ def test_ticks_are_inside_the_axis_and_in_order(low: float, high: float, log: bo
 def test_labels_are_moved_apart_and_keep_their_order() -> None:
     moved = apart([50.0, 51.0, 10.0], gap=15)
     assert moved == [50.0, 65.0, 10.0]
+
+
+def test_labels_hide_neither_dots_nor_each_other_and_stay_inside() -> None:
+    dots = [(50.0, 50.0), (65.0, 50.0), (65.0, 52.0), (95.0, 80.0)]
+    places = beside([(x, y, "four") for x, y in dots], dots, (0.0, 100.0, 0.0, 100.0))
+    assert None not in places[:2]
+    boxes = [(x, x + 25.6, y - 11, y + 3) for x, y in filter(None, places)]
+    for i, (left, right, top, bottom) in enumerate(boxes):
+        assert 0 <= left < right <= 100
+        assert 0 <= top < bottom <= 100
+        assert not any(left < x < right and top < y < bottom for x, y in dots)
+        assert all(right <= a or b <= left or bottom <= c or d <= top for a, b, c, d in boxes[:i])
+    crowd = [(50.0 + i, 50.0 + j) for i in range(0, 30, 5) for j in range(0, 30, 5)]
+    assert None in beside([(x, y, "a long title") for x, y in crowd], crowd, (0.0, 100.0, 0.0, 100.0))
 
 
 def test_attributes_and_texts_are_escaped() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lipgraft.cli import attack, bench, data, export, graft, lipschitz, report, run, train, verify
+from lipgraft.cli import attack, bench, data, export, graft, lipschitz, report, reproduce, run, train, verify
 from lipgraft.errors import LipgraftError
 from lipgraft.version import __version__
 
@@ -30,6 +30,7 @@ app.command("verify", epilog=verify.EPILOG)(verify.verify)
 app.command("attack", epilog=attack.EPILOG)(attack.attack)
 app.command("lipschitz", epilog=lipschitz.EPILOG)(lipschitz.lipschitz)
 app.command("export", epilog=export.EPILOG)(export.export)
+app.command("reproduce", epilog=reproduce.EPILOG)(reproduce.reproduce)
 app.command("report", epilog=report.EPILOG)(report.report)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")

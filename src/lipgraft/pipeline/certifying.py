@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import asdict
+from pathlib import Path
 
 from torch import nn
 
@@ -11,14 +12,15 @@ from lipgraft.pipeline import database
 from lipgraft.pipeline.directory import Result
 from lipgraft.pipeline.making import Workshop
 from lipgraft.pipeline.recipe import ModelRecipe
+from lipgraft.pipeline.shared import Handover
 from lipgraft.verify import measure, verify_run
 from lipgraft.verify.progress import Progress
 
 
-def certify(shop: Workshop, model: ModelRecipe, network: nn.Module) -> Result:
+def certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Path) -> Result:
     """VA, UNR and mean time over the images; their rows go to the run's results.sqlite when all are there.
 
-    Until then the verifier's own store keeps what is decided, so that a killed run loses no image.
+    Until then the verifier's own store in the folder keeps what is decided, so that a killed run loses no image.
     """
     settings, live = shop.recipe.certify, Progress()
     with live if shop.progress else nullcontext():
@@ -26,7 +28,7 @@ def certify(shop: Workshop, model: ModelRecipe, network: nn.Module) -> Result:
             network,
             shop.data,
             shop.recipe.eps,
-            shop.scratch / "certifying" / model.name,
+            folder,
             count=settings.count,
             settings=settings.verifier,
             started=live.started,
@@ -35,3 +37,13 @@ def certify(shop: Workshop, model: ModelRecipe, network: nn.Module) -> Result:
         )
     database.write(shop.run.store, model.name, rows)
     return asdict(measure([row.verdict for row in rows]))
+
+
+def verdicts(shop: Workshop, model: ModelRecipe) -> Handover:
+    """A model's rows of results.sqlite, for other runs that certify the same model in the same way."""
+    store = shop.run.store
+    return Handover(
+        ".sqlite",
+        lambda place: database.write(place, "shared", database.read(store, model.name)),
+        lambda place: database.write(store, model.name, database.read(place, "shared")),
+    )

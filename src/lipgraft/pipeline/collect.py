@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from lipgraft.errors import SettingsError
 from lipgraft.pipeline import database, examples
 from lipgraft.pipeline.directory import RunDirectory
 from lipgraft.pipeline.recipe import ModelRecipe, Recipe
@@ -12,17 +13,26 @@ from lipgraft.pipeline.single import collect_single, image_result
 from lipgraft.report import LayerResult, ModelResult, RunResults, published
 from lipgraft.settings import build, to_mapping
 
+MEASURES = "accuracy", "certify", "bounds", "lipschitz"
 
-def collect(path: str | Path) -> RunResults:
-    """The results of the run in a directory, made by `lipgraft run` or by `lipgraft verify`."""
+
+def collect(path: str | Path, *, partial: bool = False) -> RunResults:
+    """The results of the run in a directory, made by `lipgraft run` or by `lipgraft verify`.
+
+    partial: the models that are finished are enough, if there is one.
+    """
     run = RunDirectory(Path(path))
     config = run.read_config()
     if "recipe" not in config:
         return collect_single(run.path, config)
     recipe = build(Recipe, config["recipe"], where=str(run.config))
-    found = tuple(_model(run, model) for model in recipe.models)
+    chosen = [model for model in recipe.models if not partial or measured(run, model)]
+    if not chosen:
+        raise SettingsError(f"the run in {run.path} has no finished model; run it again to go on.")
+    found = tuple(_model(run, model) for model in chosen)
     verdicts = {model.name: model.images for model in found}
-    first = recipe.models[0].name
+    first = chosen[0].name
+    whole = len(chosen) == len(recipe.models) and (not partial or run.finished("examples"))
     return RunResults(
         name=recipe.name,
         title=recipe.title,
@@ -35,13 +45,27 @@ def collect(path: str | Path) -> RunResults:
             "certified": len(found[0].images),
             "lipschitz": run.result(f"{first}.lipschitz")["count"],
         },
-        examples=examples.read(run.examples, verdicts, run.result("examples")["classes"]),
+        examples=examples.read(run.examples, verdicts, run.result("examples")["classes"]) if whole else (),
         lipschitz_units=recipe.lipschitz.units,
         margin_method=recipe.certify.margins,
         settings=to_mapping(recipe),
         versions=config["versions"],
         hardware=config["hardware"],
+        made=_made(run, chosen),
     )
+
+
+def measured(run: RunDirectory, model: ModelRecipe) -> bool:
+    """Whether all figures of a model are there."""
+    return all(run.finished(f"{model.name}.{measure}") for measure in MEASURES)
+
+
+def _made(run: RunDirectory, chosen: list[ModelRecipe]) -> tuple[dict[str, str], ...]:
+    """Commits and devices of the stages, each once."""
+    stages = [stage for model in chosen for stage in _stages(model).values()]
+    stages += [f"{model.name}.{measure}" for model in chosen for measure in MEASURES]
+    found = [run.made(stage) for stage in dict.fromkeys(stages)]
+    return tuple(made for i, made in enumerate(found) if made and made not in found[:i])
 
 
 def _model(run: RunDirectory, model: ModelRecipe) -> ModelResult:
@@ -72,9 +96,14 @@ def _number(value: float | None) -> float:
 
 def _seconds(run: RunDirectory, model: ModelRecipe) -> dict[str, float]:
     """How long each stage of a model took; a stage shared by all models counts for each."""
+    return {what: float(run.result(stage)["seconds"]) for what, stage in _stages(model).items()}
+
+
+def _stages(model: ModelRecipe) -> dict[str, str]:
+    """The stages behind a model whose time is told, by what they do."""
     stages = {"pretrain": "pretrained", "certify": f"{model.name}.certify", "lipschitz": f"{model.name}.lipschitz"}
     if model.graft is not None:
         stages["graft"] = f"{model.name}-grafted"
     if model.finetune is not None:
         stages["finetune"] = model.name
-    return {what: float(run.result(stage)["seconds"]) for what, stage in stages.items()}
+    return stages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,14 @@ def hardware(device: torch.device) -> dict[str, str]:
     return found
 
 
+def made_by(device: torch.device) -> dict[str, str]:
+    """The commit, when there is one, and the processor that does the work."""
+    found = hardware(device)
+    name = found.get("gpu", f"{found['processor']}, {found['cores']} cores")
+    commit = _commit()
+    return {"commit": commit, "device": name} if commit else {"device": name}
+
+
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -49,12 +58,16 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+@cache
 def _commit() -> str:
-    """The commit of the checkout that this file is tracked in, with + when files were changed; else nothing."""
+    """The commit of the checkout that this file is tracked in, with + when files were changed.
+
+    Elsewhere, as in a copy without its history, what LIPGRAFT_COMMIT says.
+    """
     here = Path(__file__).resolve()
     known = _git(here.parent, "ls-files", "--error-unmatch", here.name)
     if known is None:
-        return ""
+        return os.environ.get("LIPGRAFT_COMMIT", "")
     changed = "+" if _git(here.parent, "status", "--porcelain", "--untracked-files=no") else ""
     return (_git(here.parent, "rev-parse", "--short=12", "HEAD") or "") + changed
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from lipgraft import yaml_text
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.pipeline.recipe import Recipe
 from lipgraft.settings import build, to_mapping
@@ -26,7 +27,7 @@ def recipe_names() -> list[str]:
 
 def load_recipe(source: str | Path, **overrides: Any) -> Recipe:
     """A recipe by name, from a YAML file, or from the config.yaml of a run. overrides: top-level keys that go first."""
-    mapping = _read(str(source), ())
+    mapping = read(str(source))
     mapping.update({key: value for key, value in overrides.items() if value is not None})
     return resolve(mapping, where=str(source))
 
@@ -80,7 +81,7 @@ def _seeded(full: Mapping[str, Any], where: str) -> dict[str, Any]:
     return certify
 
 
-def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
+def read(source: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """The mapping of a recipe, over the one it `extends`."""
     if source in seen:
         raise SettingsError(f"{source} extends itself, by way of {' -> '.join(seen)}.")
@@ -95,15 +96,15 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
     base = str(mapping.pop("extends"))
     if base not in recipe_names():
         base = str(Path(source).parent / base)
-    return _over(_read(base, (*seen, source)), mapping)
+    return over(read(base, (*seen, source)), mapping)
 
 
-def _over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+def over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """`top` laid over `base`: mappings are merged, everything else is replaced."""
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
-        merged[key] = _over(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = over(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
 
 
@@ -119,7 +120,7 @@ def _find(source: str) -> Path | Traversable:
 
 def _parse(file: Path | Traversable, source: str) -> Mapping[str, Any]:
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml_text.load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{source} cannot be read: {error.strerror or error}.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

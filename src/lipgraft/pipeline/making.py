@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,21 +29,22 @@ class Workshop:
     data: datasets.Dataset
     device: torch.device
     progress: bool = False
-    _scores: dict[float, grafting.Scores] = field(default_factory=dict)
+    _scores: dict[tuple[float, int], grafting.Scores] = field(default_factory=dict)
 
     @cached_property
     def pretrained(self) -> nn.Module:
         """The common start: adversarially trained, BatchNorm folded into the layers before it."""
         recipe = self.recipe
         inputs = {
+            "stage": "pretrain",
             "network": [recipe.network, recipe.data, recipe.activation],
             "train": to_mapping(recipe.pretrain),
             "seed": recipe.seed,
         }
 
-        def make() -> tuple[nn.Module, Result]:
+        def make(scratch: Path) -> tuple[nn.Module, Result]:
             start = models.build(recipe.network, recipe.data, activation=recipe.activation, seed=recipe.seed)
-            model, result = self._train("pretrained", start, recipe.pretrain)
+            model, result = self._train(scratch, start, recipe.pretrain)
             return models.fold_batchnorm(model), result
 
         what = f"adversarial training of {recipe.network} on {recipe.data}, {recipe.pretrain.epochs} epochs"
@@ -53,6 +53,8 @@ class Workshop:
     def grafted(self, model: ModelRecipe, graft: GraftSettings) -> nn.Module:
         """The start of a grafted model, before fine-tuning."""
         inputs = {
+            "stage": "graft",
+            "data": self.recipe.data,
             "from": fingerprint(self.pretrained),
             "graft": to_mapping(graft),
             "calibration": to_mapping(self.recipe.calibration),
@@ -60,8 +62,8 @@ class Workshop:
             "seed": self.recipe.seed,
         }
 
-        def make() -> tuple[nn.Module, Result]:
-            scores = self._scores_for(graft.slope)
+        def make(scratch: Path) -> tuple[nn.Module, Result]:
+            scores = self._scores_for(graft)
             masks = grafting.select(self.pretrained, scores, graft.criterion, graft.ratio, **graft.options)
             new = grafting.apply(self.pretrained, masks, slope=graft.slope, intercept=graft.intercept)
             return new, grafting.summarise(masks, scores).to_dict()
@@ -75,17 +77,22 @@ class Workshop:
         settings = model.finetune
         if settings is None:
             return start
-        inputs = {"from": fingerprint(start), "train": to_mapping(settings), "seed": self.recipe.seed}
+        inputs = {
+            "stage": "finetune",
+            "data": self.recipe.data,
+            "from": fingerprint(start),
+            "train": to_mapping(settings),
+            "seed": self.recipe.seed,
+        }
 
-        def make() -> tuple[nn.Module, Result]:
-            return self._train(model.name, copy.deepcopy(start), settings)
+        def make(scratch: Path) -> tuple[nn.Module, Result]:
+            return self._train(scratch, copy.deepcopy(start), settings)
 
         what = f"{model.title}: fine-tuning, {settings.epochs} epochs"
         return self.run.model(model.name, what, inputs, make, self.device)
 
-    def _train(self, name: str, start: nn.Module, settings: train.TrainSettings) -> tuple[nn.Module, Result]:
-        """Train in a directory of the run, so that a killed run goes on with the epoch it was in."""
-        folder = self.scratch / "training" / name
+    def _train(self, folder: Path, start: nn.Module, settings: train.TrainSettings) -> tuple[nn.Module, Result]:
+        """Train in a folder, so that a killed run goes on with the epoch it was in."""
         done = train.train(
             start,
             self.data,
@@ -96,34 +103,27 @@ class Workshop:
             seed=self.recipe.seed,
             progress=self.progress,
         )
-        return done.model, {"history": list(done.history), "best_epoch": done.best_epoch}
+        seconds = sum(record["seconds"] for record in done.history)
+        return done.model, {"history": list(done.history), "best_epoch": done.best_epoch, "seconds": seconds}
 
-    @property
-    def scratch(self) -> Path:
-        """Where unfinished stages keep what they need to go on."""
-        return self.run.path / "unfinished"
-
-    def tidy(self) -> None:
-        """Everything is finished: the models are in the checkpoints, the verdicts in results.sqlite."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def _scores_for(self, slope: float) -> grafting.Scores:
-        """Scores over the calibration images, computed once; the gain alone depends on the slope."""
-        if slope not in self._scores:
-            recipe, settings = self.recipe, self.recipe.calibration
-            count = settings.count or grafting.calibration_size(recipe.network, recipe.data)
+    def _scores_for(self, graft: GraftSettings) -> grafting.Scores:
+        """Scores over the calibration images, computed once; of the graft only the gain depends, on the slope."""
+        recipe, settings = self.recipe, self.recipe.calibration
+        count = graft.calibration or settings.count or grafting.calibration_size(recipe.network, recipe.data)
+        key = graft.slope, count
+        if key not in self._scores:
             x, y = grafting.calibration_set(self.data, count, seed=recipe.seed)
-            self._scores[slope] = grafting.score(
+            self._scores[key] = grafting.score(
                 self.pretrained,
                 x,
                 recipe.eps,
                 settings.bounds,
                 y=y,
                 batch=settings.batch,
-                slope=slope,
+                slope=graft.slope,
                 progress=self.progress,
             )
-        return self._scores[slope]
+        return self._scores[key]
 
 
 def history(run: RunDirectory, recipe: Recipe) -> list[dict[str, Any]]:

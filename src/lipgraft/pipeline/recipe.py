@@ -53,8 +53,10 @@ class GraftSettings:
     options: dict[str, Any] = setting({}, "Settings of the criterion, such as pool: 0.9.")
     slope: float = setting(0.4, "Slope of a line before fine-tuning.")
     intercept: float = setting(0.0, "Intercept of a line before fine-tuning.")
+    calibration: int | None = setting(None, "Training images to score with, instead of calibration.count.")
 
     def __post_init__(self) -> None:
+        _at_least(1, calibration=self.calibration)
         check_selection(self.criterion, self.ratio, **self.options)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from lipgraft.pipeline.collect import collect
 from lipgraft.pipeline.directory import Announce, RunDirectory
 from lipgraft.pipeline.making import Workshop, history
 from lipgraft.pipeline.recipe import ModelRecipe, Recipe
+from lipgraft.pipeline.shared import Shared
 from lipgraft.report import RunResults, render, summary
 from lipgraft.settings import to_mapping
 
@@ -33,30 +35,35 @@ def run(
     data_root: str | Path | None = None,
     progress: bool = False,
     announce: Announce = lambda what, done: None,
+    shared: str | Path | None = None,
+    measured: Callable[[ModelRecipe], None] = lambda model: None,
 ) -> RunResults:
     """Run a recipe in a directory, or go on with the run that is there; return what it found.
 
-    progress: show bars for long work. announce: told what each stage does, and whether it was done before.
+    progress: show bars for long work. announce: told what each stage does, and whether it was done before. shared: a
+    folder of finished stages that several runs share. measured: told of each model when all its figures are there.
     """
     place = torch.device(device)
-    directory = RunDirectory(Path(out), announce)
+    directory = RunDirectory(Path(out), announce, None if shared is None else Shared(Path(shared)))
     data = datasets.load(recipe.data, root=data_root)
     with _threads(recipe.threads):
         directory.begin(recipe, place)
-        _work(Workshop(recipe, directory, data.to(place), place, progress))
+        _work(Workshop(recipe, directory, data.to(place), place, progress), measured)
     return report(out)
 
 
-def _work(shop: Workshop) -> None:
-    """All stages."""
+def _work(shop: Workshop, measured: Callable[[ModelRecipe], None]) -> None:
+    """All stages, model by model, so that a run that is cut short has whole rows of its table."""
     recipe, directory = shop.recipe, shop.run
-    networks = {model.name: shop.finished(model) for model in recipe.models}
+    networks: dict[str, nn.Module] = {}
+    for model in recipe.models:
+        networks[model.name] = shop.finished(model)
+        _measure(shop, model, networks[model.name])
+        measured(model)
     records = (json.dumps(record) + "\n" for record in history(directory, recipe))
     atomic_write_text(directory.path / "metrics.jsonl", "".join(records))
-    for model in recipe.models:
-        _measure(shop, model, networks[model.name])
     _examples(shop, networks)
-    shop.tidy()
+    shutil.rmtree(directory.path / "unfinished", ignore_errors=True)
 
 
 @contextmanager
@@ -81,30 +88,33 @@ def report(path: str | Path) -> RunResults:
 def _measure(shop: Workshop, model: ModelRecipe, network: nn.Module) -> None:
     """Everything the report says of one model."""
     recipe, run, data = shop.recipe, shop.run, shop.data
-    known = {"model": fingerprint(network), "eps": recipe.eps, "seed": recipe.seed}
+    known = {"data": recipe.data, "model": fingerprint(network), "eps": recipe.eps, "seed": recipe.seed}
     run.stage(
         f"{model.name}.accuracy",
         f"{model.title}: accuracy, clean and attacked",
-        {**known, "attack": to_mapping(recipe.attack)},
-        lambda: measuring.accuracies(network, data, recipe.eps, recipe.attack, recipe.seed),
+        {"stage": "accuracy", **known, "attack": to_mapping(recipe.attack)},
+        lambda _: measuring.accuracies(network, data, recipe.eps, recipe.attack, recipe.seed),
     )
     run.stage(
         f"{model.name}.certify",
         f"{model.title}: certifying {recipe.certify.count} images",
-        {**known, "certify": to_mapping(recipe.certify)},
-        lambda: certifying.certify(shop, model, network),
+        {"stage": "certify", **known, "certify": to_mapping(recipe.certify)},
+        lambda folder: certifying.certify(shop, model, network, folder),
+        certifying.verdicts(shop, model),
     )
     run.stage(
         f"{model.name}.bounds",
         f"{model.title}: unstable neurons and margins",
-        {**known, "certify": to_mapping(recipe.certify)},
-        lambda: _bounds(shop, model, network),
+        {"stage": "bounds", **known, "certify": to_mapping(recipe.certify)},
+        lambda _: _bounds(shop, model, network),
     )
     run.stage(
         f"{model.name}.lipschitz",
         f"{model.title}: Lipschitz constants",
-        {**known, "lipschitz": to_mapping(recipe.lipschitz)},
-        lambda: measuring.lipschitz_constants(network, data, recipe.eps, recipe.lipschitz, recipe.seed, shop.progress),
+        {"stage": "lipschitz", **known, "lipschitz": to_mapping(recipe.lipschitz)},
+        lambda _: measuring.lipschitz_constants(
+            network, data, recipe.eps, recipe.lipschitz, recipe.seed, shop.progress
+        ),
     )
 
 
@@ -125,7 +135,7 @@ def _bounds(shop: Workshop, model: ModelRecipe, network: nn.Module) -> dict[str,
 def _examples(shop: Workshop, networks: dict[str, nn.Module]) -> None:
     recipe, run = shop.recipe, shop.run
 
-    def work() -> dict[str, Any]:
+    def work(_: Path) -> dict[str, Any]:
         verdicts = {name: database.read(run.store, name) for name in networks}
         chosen = examples.choose(verdicts, recipe.examples)
         examples.save(run.examples, shop.data, chosen, networks, verdicts)
@@ -133,4 +143,4 @@ def _examples(shop: Workshop, networks: dict[str, nn.Module]) -> None:
 
     marks = {name: fingerprint(network) for name, network in networks.items()}
     inputs = {"models": marks, "certify": to_mapping(recipe.certify), "eps": recipe.eps, "examples": recipe.examples}
-    run.stage("examples", "images to look at", inputs, work)
+    run.stage("examples", "images to look at", inputs, work, share=False)

@@ -1,31 +1,38 @@
 """What a run found: the table and one self-contained HTML page."""
 
-from lipgraft.report.page import render
+from lipgraft.report.experiment import experiment_summary, markdown
+from lipgraft.report.page import render, render_experiment
 from lipgraft.report.published import PUBLISHED, published
 from lipgraft.report.results import (
     Example,
     ExampleVerdict,
+    ExperimentResults,
     ImageResult,
     LayerResult,
     ModelResult,
     Published,
     RunResults,
 )
-from lipgraft.report.table import COLUMNS, headline, rows, summary
+from lipgraft.report.table import COLUMNS, headline, published_cell, rows, summary
 
 __all__ = [
     "COLUMNS",
     "PUBLISHED",
     "Example",
     "ExampleVerdict",
+    "ExperimentResults",
     "ImageResult",
     "LayerResult",
     "ModelResult",
     "Published",
     "RunResults",
+    "experiment_summary",
     "headline",
+    "markdown",
     "published",
+    "published_cell",
     "render",
+    "render_experiment",
     "rows",
     "summary",
 ]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import importlib.resources
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jinja2
 import numpy as np
-import yaml
 
+from lipgraft import yaml_text
 from lipgraft.report.charts import drawn
-from lipgraft.report.charts.registry import COLOURS, colour
+from lipgraft.report.charts.registry import COLOURS, Figure, colour, many
 from lipgraft.report.png import data_uri
-from lipgraft.report.results import STATUSES, Example, RunResults
+from lipgraft.report.results import STATUSES, Example, ExperimentResults, RunResults
 from lipgraft.report.svg import number
-from lipgraft.report.table import COLUMNS, headline, rows
+from lipgraft.report.table import COLUMNS, Row, headline, published_cell, rows
 from lipgraft.version import __version__
 
 
@@ -28,39 +29,93 @@ class Picture:
 
 @dataclass(frozen=True)
 class Card:
-    """One image with every model's verdict, and the counterexample of the first model that has one."""
+    """One image with every model's verdict, and the counterexample of the first model that has one.
+
+    counts: how many models gave each verdict, for when there are too many to name.
+    """
 
     title: str
     pictures: tuple[Picture, ...]
     verdicts: tuple[tuple[str, str, str], ...]
     broken: str
+    counts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One run as the page shows it. anchor: a prefix that makes its figures' names its own."""
+
+    anchor: str
+    results: RunResults
+    headline: str
+    rows: tuple[Row, ...]
+    figures: tuple[Figure, ...]
+    cards: tuple[Card, ...]
+    notions: tuple[str, ...]
+    statuses: tuple[str, ...]
+    settings: str
+
+    @property
+    def many(self) -> bool:
+        return many(self.results)
 
 
 def render(results: RunResults) -> str:
-    """The page as text. It refers to nothing outside itself."""
+    """The page of one run as text. It refers to nothing outside itself."""
+    return _page([_section(results, "")], title=results.title, lead=headline(results))
+
+
+def render_experiment(results: ExperimentResults) -> str:
+    """The page of an experiment: all its runs, one summary."""
+    notes = []
+    if results.scale != "full":
+        notes.append(f"Scale: {results.scale}. Another network on other data: these figures only show that it runs.")
+    if results.missing:
+        notes.append(f"Not finished: {', '.join(results.missing)}.")
+    if results.changes:
+        notes.append(f"Changed: {', '.join(f'{key} = {value}' for key, value in results.changes.items())}.")
+    if results.command:
+        notes.append(f"Made by: {results.command}")
+    sections = [_section(run, f"{run.name}-") for run in results.runs]
+    return _page(sections, title=results.title, lead=results.about, notes=notes)
+
+
+def _page(sections: list[Section], *, title: str, lead: str, notes: Sequence[str] = ()) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(
         importlib.resources.files("lipgraft.report").joinpath("page.html").read_text(encoding="utf-8")
     )
+    models = [model for section in sections for model in section.results.models]
+    literature = any(section.results.literature for section in sections)
     return template.render(
+        title=title,
+        lead=lead,
+        notes=notes,
+        sections=sections,
+        columns=COLUMNS,
+        has_paper=literature or any(model.published is not None for model in models),
+        colour=colour,
+        colours=range(COLOURS),
+        number=number,
+        published_cell=published_cell,
+        version=__version__,
+    )
+
+
+def _section(results: RunResults, anchor: str) -> Section:
+    settings = dict(results.settings)
+    return Section(
+        anchor=anchor,
         results=results,
         headline=headline(results),
-        columns=COLUMNS,
-        rows=rows(results),
-        has_paper=any(model.published is not None for model in results.models),
-        figures=drawn(results),
-        cards=[_card(results, example) for example in results.examples],
-        colour=lambda model: colour(results, model),
-        colours=range(COLOURS),
-        notions=list(dict.fromkeys(notion for model in results.models for notion in model.lipschitz)),
-        statuses=[s for s in STATUSES if any(model.count(s) for model in results.models)],
-        number=number,
-        settings=yaml.safe_dump(dict(results.settings), sort_keys=False, allow_unicode=True)
-        if results.settings
-        else "",
-        version=__version__,
+        rows=tuple(rows(results)),
+        figures=tuple(drawn(results)),
+        cards=tuple(_card(results, example) for example in results.examples),
+        notions=tuple(dict.fromkeys(notion for model in results.models for notion in model.lipschitz)),
+        statuses=tuple(s for s in STATUSES if any(model.count(s) for model in results.models)),
+        settings=yaml_text.dump(settings) if settings else "",
     )
 
 
@@ -73,9 +128,11 @@ def _card(results: RunResults, example: Example) -> Card:
         difference = (broken.adversarial - example.image) / (2 * results.eps) if results.eps else 0 * example.image
         pictures.append(Picture(data_uri(np.asarray(0.5 + difference)), "perturbation, enlarged"))
         pictures.append(Picture(data_uri(broken.adversarial), f"taken for {broken.taken_for}"))
+    counts = ((status, sum(v.status == status for v in example.verdicts)) for status in STATUSES)
     return Card(
         f"image {example.index}: {example.label}",
         tuple(pictures),
         tuple((titles[v.model], v.status, v.method or "") for v in example.verdicts),
         titles[broken.model] if broken is not None else "",
+        tuple((status, count) for status, count in counts if count),
     )

@@ -82,6 +82,11 @@ class ModelResult:
     def grafted(self) -> bool:
         return any(layer.grafted for layer in self.layers)
 
+    @property
+    def margin(self) -> float:
+        """The mean certified lower bound of the margin, over the correctly classified images."""
+        return float(np.mean(self.margins)) if self.margins else float("nan")
+
     def count(self, status: str) -> int:
         return sum(image.status == status for image in self.images)
 
@@ -112,7 +117,8 @@ class RunResults:
     """A whole run. counts: images by purpose (test, attacked, certified, ...); the rest is for the reader to judge by.
 
     margin_method: how the margins were bounded; lipschitz_units: pixel or normalised; settings, versions, hardware:
-    as written in the run's config.yaml.
+    as written in the run's config.yaml. made: commits and devices that the stages were made with. literature:
+    published rows, by title, that were not run.
     """
 
     name: str
@@ -128,3 +134,42 @@ class RunResults:
     settings: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
+    made: tuple[Mapping[str, str], ...] = ()
+    literature: Mapping[str, Published] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ValueError("a run without a model has no results")
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentResults:
+    """A table of the paper: one run for each network and data set. missing: rows that are not finished.
+
+    changes: settings that differ from the experiment's own; command: what makes it again.
+    """
+
+    name: str
+    title: str
+    about: str
+    scale: str
+    command: str
+    seed: int
+    runs: tuple[RunResults, ...]
+    missing: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def made(self) -> list[dict[str, str]]:
+        """Every commit and device that a stage was made with."""
+        found = {tuple(sorted(made.items())): dict(made) for run in self.runs for made in run.made}
+        return list(found.values())
+
+    @property
+    def seconds(self) -> float:
+        """Of all stages. What models share counts once for each run."""
+        return sum(
+            sum(seconds for what, seconds in model.seconds.items() if what != "pretrain" or i == 0)
+            for run in self.runs
+            for i, model in enumerate(run.models)
+        )

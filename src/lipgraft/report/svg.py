@@ -8,6 +8,8 @@ from markupsafe import Markup, escape
 
 WIDTH = 420
 """Of every drawing, in its own units; the page scales it to about this many pixels, also on a phone."""
+LETTER = 6.4
+"""About the width of a letter, in the same units."""
 
 
 def tag(name: str, content: object = None, **attributes: object) -> Markup:
@@ -40,9 +42,9 @@ def dot(x: float, y: float, radius: float, class_: str, hint: str) -> Markup:
     return tag("circle", tag("title", hint), cx=float(x), cy=float(y), r=float(radius), class_=class_)
 
 
-def path(points: list[tuple[float, float]], class_: str, *, closed: bool = False) -> Markup:
+def path(points: list[tuple[float, float]], class_: str, *, closed: bool = False, hint: str = "") -> Markup:
     steps = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    return tag("path", d=f"M{steps}{' Z' if closed else ''}", class_=class_)
+    return tag("path", tag("title", hint) if hint else None, d=f"M{steps}{' Z' if closed else ''}", class_=class_)
 
 
 def drawing(height: float, label: str, *parts: Markup) -> Markup:
@@ -97,6 +99,41 @@ def apart(positions: list[float], gap: float = 15.0) -> list[float]:
     for i in order:
         moved[i] = last = max(positions[i], last + gap)
     return moved
+
+
+def beside(
+    labels: list[tuple[float, float, str]],
+    dots: list[tuple[float, float]],
+    frame: tuple[float, float, float, float],
+) -> list[tuple[float, float] | None]:
+    """Where each label starts, beside its dot (x, y, words), so that it hides no dot and no other label.
+
+    frame: left, right, top, bottom. None where there is no such place; the legend or the hint has the name.
+    """
+    taken = [(x - 7, x + 7, y - 7, y + 7) for x, y in dots]
+    places: list[tuple[float, float] | None] = []
+    for x, y, words in labels:
+        wide = LETTER * len(words)
+        offers = [(x + 11, y + 4), (x - 11 - wide, y + 4), (x - wide / 2, y - 11), (x - wide / 2, y + 20)]
+        boxes = [(left, left + wide, base - 11, base + 3) for left, base in offers]
+        free = (
+            place
+            for place, box in zip(offers, boxes, strict=True)
+            if _inside(box, frame) and not any(_meet(box, other) for other in taken)
+        )
+        place = next(free, None)
+        places.append(place)
+        if place is not None:
+            taken.append((place[0], place[0] + wide, place[1] - 11, place[1] + 3))
+    return places
+
+
+def _inside(box: tuple[float, float, float, float], frame: tuple[float, float, float, float]) -> bool:
+    return frame[0] <= box[0] and box[1] <= frame[1] and frame[2] <= box[2] and box[3] <= frame[3]
+
+
+def _meet(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
 
 
 def number(value: float) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lipgraft.report.results import ModelResult, RunResults
+from lipgraft.report.results import ModelResult, Published, RunResults
 from lipgraft.report.svg import number, percent
 
 
@@ -85,6 +85,7 @@ def summary(results: RunResults) -> dict[str, Any]:
                     "title": m.title,
                     **{column.key: measure(m, column.key) for column in COLUMNS if column.key != "lipschitz"},
                     "lipschitz": dict(m.lipschitz),
+                    "margin": m.margin,
                     "verdicts": {s: m.count(s) for s in sorted({i.status for i in m.images})},
                     "grafted": sum(layer.grafted for layer in m.layers),
                     "neurons": sum(layer.neurons for layer in m.layers),
@@ -122,6 +123,11 @@ def _best(results: RunResults, column: Column) -> float:
 
 def _cell(model: ModelResult, column: Column, best: float) -> Cell:
     value = measure(model, column.key)
-    published = None if model.published is None else getattr(model.published, column.key)
-    paper = "" if published is None else f"{published:.1f}" if column.share else number(published)
+    paper = "" if model.published is None else published_cell(model.published, column)
     return Cell(percent(value) if column.share else number(value), paper, value == best)
+
+
+def published_cell(figures: Published, column: Column) -> str:
+    """A published figure as the table shows it; empty where the paper has none."""
+    value: float | None = getattr(figures, column.key)
+    return "" if value is None else f"{value:.1f}" if column.share else number(value)

@@ -6,9 +6,10 @@ import math
 
 from markupsafe import Markup
 
-from lipgraft.report.charts.registry import colour, figure
-from lipgraft.report.results import RunResults
-from lipgraft.report.svg import WIDTH, Scale, apart, bar, dot, drawing, line, number, percent, text
+from lipgraft.report.charts import sweep
+from lipgraft.report.charts.registry import colour, figure, many
+from lipgraft.report.results import ModelResult, RunResults
+from lipgraft.report.svg import WIDTH, Scale, bar, beside, dot, drawing, line, number, path, percent, text
 
 MEASURES = (("sa", "SA", "standard"), ("ra", "RA", "robust"), ("va", "VA", "verified"))
 
@@ -20,6 +21,8 @@ MEASURES = (("sa", "SA", "standard"), ("ra", "RA", "robust"), ("va", "VA", "veri
     "perturbation up to eps. VA can never honestly exceed RA on the same images.",
 )
 def accuracy(results: RunResults) -> Markup | None:
+    if many(results):
+        return sweep.accuracies(results.models, MEASURES)
     top, bottom, left, right = 18.0, 200.0, 34.0, WIDTH - 4.0
     y = Scale(0, 1, bottom, top)
     parts = [_share_axis(y, left, right)]
@@ -44,6 +47,8 @@ def accuracy(results: RunResults) -> Markup | None:
     "tradeoff",
     "What a proof costs",
     "Up is more proved, right is more accurate: the corner at the top right is where one wants to be.{paper}",
+    sweep="Up is more proved, right is more accurate. The line joins the models that no other one beats in both. "
+    "Colours repeat; a hint names each model.{paper}",
 )
 def tradeoff(results: RunResults) -> Markup | None:
     found = [(m, m.sa, m.va) for m in results.models if math.isfinite(m.sa) and math.isfinite(m.va)]
@@ -69,13 +74,17 @@ def tradeoff(results: RunResults) -> Markup | None:
     for model, sa, va in paper:
         hint = f"paper, {model.title}: SA {percent(sa)} %, VA {percent(va)} %"
         parts.append(dot(x(sa), y(va), 6, f"h {colour(results, model)}", hint))
-    for (model, sa, va), offset in zip(found, apart([y(va) for _, _, va in found]), strict=True):
+    named = front(found) if many(results) else found
+    if many(results):
+        parts.append(path([(x(sa), y(va)) for _, sa, va in named], "l c0"))
+    for model, sa, va in found:
         hint = f"{model.title}: SA {percent(sa)} %, VA {percent(va)} %"
         parts.append(dot(x(sa), y(va), 6, colour(results, model), hint))
-        leftward = x(sa) > (left + right) / 2
-        parts.append(
-            text(x(sa) + (-11 if leftward else 11), offset + 4, model.title, "t", "end" if leftward else "start")
-        )
+    dots = [(x(sa), y(va)) for _, sa, va in points]
+    places = beside([(x(sa), y(va), model.title) for model, sa, va in named], dots, (0.0, WIDTH, 16.0, bottom))
+    parts += [
+        text(place[0], place[1], model.title, "t") for (model, _, _), place in zip(named, places, strict=True) if place
+    ]
     return drawing(bottom + 42, "Standard against verified accuracy", *parts)
 
 
@@ -84,6 +93,8 @@ def tradeoff(results: RunResults) -> Markup | None:
     "How far an output can move: local Lipschitz constant",
     "Mean over images, in units of {units} values, by notion; the axis is logarithmic. sampled is a lower bound found "
     "by search, the others are sound upper bounds or, for output-width, the width of the bounded output over 2 eps.",
+    sweep="Mean over images, in units of {units} values, by notion; the axis is logarithmic. Colours repeat; a hint "
+    "names each model.",
 )
 def lipschitz(results: RunResults) -> Markup | None:
     notions = list(dict.fromkeys(notion for model in results.models for notion in model.lipschitz))
@@ -106,6 +117,15 @@ def lipschitz(results: RunResults) -> Markup | None:
                 hint = f"{model.title}, {notion}: {number(value)}"
                 parts.append(dot(x(value), here, 5, colour(results, model), hint))
     return drawing(bottom + 24, "Local Lipschitz constant of each model by notion, logarithmic axis", *parts)
+
+
+def front(points: list[tuple[ModelResult, float, float]]) -> list[tuple[ModelResult, float, float]]:
+    """The points that no other one beats in both coordinates, from left to right."""
+    kept: list[tuple[ModelResult, float, float]] = []
+    for point in sorted(points, key=lambda p: (-p[1], -p[2])):
+        if not kept or point[2] > kept[-1][2]:
+            kept.append(point)
+    return kept[::-1]
 
 
 def _share_axis(y: Scale, left: float, right: float) -> Markup:

@@ -8,7 +8,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from lipgraft.report.charts.registry import colour, figure
+from lipgraft.report.charts import sweep
+from lipgraft.report.charts.registry import colour, figure, many
 from lipgraft.report.results import VERIFIED, RunResults
 from lipgraft.report.svg import WIDTH, Scale, apart, bar, drawing, line, number, path, percent, text
 
@@ -20,8 +21,12 @@ BINS = 40
     "Certified margins",
     "For each correctly classified image, the {method} lower bound of (true logit - best other logit) over the box: "
     "right of zero the image is proved by this bound alone. Values beyond the axis are in its outermost bars.",
+    sweep="The {method} lower bound of (true logit - best other logit) over the box, for each correctly classified "
+    "image: median, quartiles, and the range from 5 % to 95 %. Right of zero the image is proved by this bound alone.",
 )
 def margins(results: RunResults) -> Markup | None:
+    if many(results):
+        return sweep.margins(results.models)
     finite = {m.name: [v for v in m.margins if math.isfinite(v)] for m in results.models}
     everything = np.array([v for values in finite.values() for v in values])
     if not len(everything):
@@ -48,7 +53,8 @@ def margins(results: RunResults) -> Markup | None:
                 size = (x(float(end)) - x(float(start)) - 0.8, base - tall(int(count)))
                 parts.append(bar(x(float(start)), tall(int(count)), *size, colour(results, model) + proved, hint))
         share = sum(v > 0 for v in finite[model.name]) / len(model.margins)
-        parts.append(text(left, base - row + 16, f"{model.title}: {percent(share, 0)} % above 0", "t"))
+        words = f"{model.title}: {percent(share, 0)} % above 0, mean {number(model.margin)}"
+        parts.append(text(left, base - row + 16, words, "t"))
         parts.append(line(left, base, right, base, "g"))
     return drawing(bottom + 22, "Distribution of certified margins of each model", *parts)
 
@@ -57,6 +63,8 @@ def margins(results: RunResults) -> Markup | None:
     "time",
     "Verified within a time",
     "Share of the {count} images proved robust when each may take this many seconds; the axis is logarithmic.",
+    sweep="Share of the {count} images proved robust when each may take this many seconds; the axis is logarithmic. "
+    "Colours repeat; a hint names each model.",
 )
 def verified_versus_time(results: RunResults) -> Markup | None:
     times = {
@@ -87,8 +95,9 @@ def verified_versus_time(results: RunResults) -> Markup | None:
         for i, seconds in enumerate(times[model.name], start=1):
             points += [(x(seconds), points[-1][1]), (x(seconds), y(i / len(model.images)))]
         points.append((right, points[-1][1]))
-        parts.append(path(points, f"l {colour(results, model)}"))
+        parts.append(path(points, f"l {colour(results, model)}", hint=model.title))
         ends.append((points[-1][1], f"{len(times[model.name]) / len(model.images):.0%}"))
+    ends = [] if many(results) else ends  # so many labels would not fit
     for height, (_, words) in zip(apart([end for end, _ in ends], gap=12), ends, strict=True):
         parts.append(text(right + 4, height + 4, words, "v"))
     return drawing(bottom + 42, "Share of images verified against seconds per image", *parts)

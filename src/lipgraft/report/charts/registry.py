@@ -30,16 +30,22 @@ class Entry:
     caption: str
     draw: Draw
     grafted_only: bool
+    sweep: str
 
 
 FIGURES: dict[str, Entry] = {}
 
 
-def figure(key: str, title: str, caption: str, *, grafted_only: bool = False) -> Callable[[Draw], Draw]:
-    """Register a drawing. caption may hold words of `drawn` in braces; grafted_only: its legend leaves others out."""
+def figure(
+    key: str, title: str, caption: str, *, grafted_only: bool = False, sweep: str = ""
+) -> Callable[[Draw], Draw]:
+    """Register a drawing. caption may hold words of `drawn` in braces; grafted_only: its legend leaves others out.
+
+    sweep: the caption for more models than there are colours, if it is another one.
+    """
 
     def register(draw: Draw) -> Draw:
-        FIGURES[key] = Entry(key, title, caption, draw, grafted_only)
+        FIGURES[key] = Entry(key, title, caption, draw, grafted_only, sweep or caption)
         return draw
 
     return register
@@ -61,9 +67,10 @@ def drawn(results: RunResults) -> list[Figure]:
             legend = tuple(
                 (colour(results, model), model.title)
                 for model in results.models
-                if model.grafted or not entry.grafted_only
+                if (model.grafted or not entry.grafted_only) and not many(results)
             )
-            figures.append(Figure(entry.key, entry.title, entry.caption.format(**words), drawing, legend))
+            caption = (entry.sweep if many(results) else entry.caption).format(**words)
+            figures.append(Figure(entry.key, entry.title, caption, drawing, legend))
     return figures
 
 
@@ -73,3 +80,11 @@ def colour(results: RunResults, model: ModelResult) -> str:
 
 
 COLOURS = 7
+
+MANY = COLOURS
+"""More models than this share colours: then figures name them, or leave them to the hint under the pointer."""
+
+
+def many(results: RunResults) -> bool:
+    """Whether there are more models than colours, as in a sweep."""
+    return len(results.models) > MANY

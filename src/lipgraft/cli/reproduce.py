@@ -1,0 +1,148 @@
+"""lipgraft reproduce TABLE: the paper's tables, ours beside the published figures."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lipgraft import pipeline
+from lipgraft.cli.common import (
+    DataRootOption,
+    DeviceOption,
+    JsonOption,
+    example,
+    parse_set,
+    print_json,
+    resolve_device,
+)
+from lipgraft.errors import SettingsError
+from lipgraft.report import COLUMNS, ExperimentResults, experiment_summary, published_cell, rows
+
+EPILOG = example(
+    "lipgraft reproduce --list",
+    "lipgraft reproduce table1 --only cnn-b --data-root data",
+    "lipgraft reproduce all --scale smoke",
+)
+ALL = "all"
+
+
+def reproduce(
+    table: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TABLE...", help="Names or numbers of tables, YAML files, or all; --list shows them."),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="full: as in the paper; smoke: the same code on digits, for a test.")
+    ] = pipeline.SCALES[0],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for all tables; default runs/reproduce or runs/smoke.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", "--rows", metavar="ROW", help="A run (cnn-b), a row (ours) or cnn-b/ours; repeatable."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of all runs, like certify.count=100; repeatable."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the experiments'.")] = None,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    show: Annotated[bool, typer.Option("--list", help="List the tables and their work, and stop.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Run the experiments of the paper and set their figures beside the published ones.
+
+    What is finished is kept, and what experiments share is made once: after Ctrl-C or a crash, the same command goes
+    on where it stopped. Each table's folder gets results.json, table.md and report.html, anew after every row.
+    """
+    changes = {**parse_set(set_), **({} if seed is None else {"seed": seed})}
+    if show:
+        _list(scale, changes, json)
+        return
+    if not table:
+        raise SettingsError(f"which table? Known: {', '.join(pipeline.experiment_names())}, or {ALL}.")
+    names = [name for one in table for name in (pipeline.experiment_names() if one == ALL else [one])]
+    # All are read before the first one runs: a mistake in the last one is found at once.
+    experiments = [pipeline.load_experiment(name, scale, changes) for name in names]
+    if only:
+        experiments = pipeline.chosen(experiments, [name for part in only for name in part.split(",")])
+    folder = out or Path("runs") / ("smoke" if scale == "smoke" else "reproduce")
+    console = Console(stderr=True, highlight=False)
+
+    def announce(what: str, done: bool) -> None:
+        console.print(
+            f"· {what}{', done before' if done else ''}", style="dim" if done else "", markup=False, soft_wrap=True
+        )
+
+    found = []
+    for experiment in experiments:
+        console.print(experiment.title, style="bold", markup=False, soft_wrap=True)
+        results = pipeline.reproduce(
+            experiment,
+            folder,
+            device=resolve_device(device),
+            data_root=data_root,
+            progress=sys.stderr.isatty(),
+            announce=announce,
+            command=_command(experiment),
+        )
+        found.append(experiment_summary(results))
+        if not json:
+            _show(results, folder / experiment.name)
+    if json:
+        print_json(found)
+
+
+def _command(experiment: pipeline.Experiment) -> str:
+    """The line that makes this table again, wherever the data and the results are."""
+    parts = ["lipgraft", "reproduce", experiment.name]
+    parts += ["--scale", experiment.scale] if experiment.scale != pipeline.SCALES[0] else []
+    for name in experiment.only:
+        parts += ["--only", name]
+    for key, value in experiment.changes.items():
+        parts += ["--set", f"{key}={value}"]
+    return shlex.join(parts)
+
+
+def _show(results: ExperimentResults, folder: Path) -> None:
+    console = Console()
+    for run in results.runs:
+        table = Table("Model", title=f"{run.title}, eps {run.eps:.4g} (in brackets: the paper)", title_justify="left")
+        for column in COLUMNS:
+            table.add_column(column.head, justify="right")
+        for row in rows(run):
+            cells = (f"{cell.text} ({cell.paper})" if cell.paper else cell.text for cell in row.cells)
+            table.add_row(row.model.title, *cells)
+        for title, figures in run.literature.items():
+            cells = (f"({cell})" if (cell := published_cell(figures, column)) else "" for column in COLUMNS)
+            table.add_row(title, *cells, style="dim")
+        console.print(table)
+    typer.echo(f"Table: {(folder / 'table.md').resolve()}")
+    typer.echo(f"Report: {(folder / 'report.html').resolve()}")
+
+
+def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:
+    """Every experiment and its work; the last line is the work of all together, what they share counted once."""
+    experiments = [pipeline.load_experiment(name, scale, changes) for name in pipeline.experiment_names()]
+    each = [(one, pipeline.work([one])) for one in experiments]
+    if json:
+        print_json([{"name": one.name, "title": one.title, "about": one.about, **vars(work)} for one, work in each])
+        return
+    lines = [(one.name, one.title, work) for one, work in each]
+    lines.append((ALL, "All of them; what they share is made once", pipeline.work(experiments)))
+    width = max(len(name) for name, _, _ in lines)
+    for name, title, work in lines:
+        typer.echo(f"{name:<{width}}  {title}. {_words(work)}")
+
+
+def _words(work: pipeline.Work) -> str:
+    trainings = f"{work.pretrainings} pre-trainings and {work.finetunings} fine-tunings, {work.epochs:,} epochs"
+    return f"{trainings}; {work.images:,} images to certify."

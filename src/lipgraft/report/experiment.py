@@ -1,0 +1,105 @@
+"""A whole experiment as text: JSON for programs, Markdown for the documentation."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from lipgraft.report.results import ExperimentResults, RunResults
+from lipgraft.report.svg import number
+from lipgraft.report.table import COLUMNS, published_cell, rows, summary
+
+
+def experiment_summary(results: ExperimentResults) -> dict[str, Any]:
+    """Figures with what they need to be judged: commit, hardware, seed, time, command, and settings that matter."""
+    return {
+        "experiment": results.name,
+        "title": results.title,
+        "scale": results.scale,
+        "command": results.command,
+        "seed": results.seed,
+        "changes": dict(results.changes),
+        "made": results.made,
+        "seconds": round(results.seconds, 1),
+        "missing": list(results.missing),
+        "runs": [{**summary(run), "protocol": protocol(run), "literature": _literature(run)} for run in results.runs],
+    }
+
+
+def protocol(run: RunResults) -> dict[str, Any]:
+    """The settings without which the figures say little."""
+    found: dict[str, Any] = {
+        "pretrain epochs": run.settings.get("pretrain", {}).get("epochs"),
+        "attack": _attack(run),
+        "certified images": run.counts.get("certified"),
+        "timeout": run.settings.get("certify", {}).get("verifier", {}).get("timeout"),
+        "Lipschitz images": run.counts.get("lipschitz"),
+        "Lipschitz units": run.lipschitz_units,
+        "margins": run.margin_method,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def markdown(results: ExperimentResults) -> str:
+    """One table per run, ours with the paper's figures in brackets, and the protocol."""
+    parts = [f"# {results.title}", results.about]
+    if results.scale != "full":
+        parts.append(f"Scale: {results.scale}. Another network on other data: these figures only show that it runs.")
+    for run in results.runs:
+        parts += [f"## {run.title}, eps {_radius(run.eps)}", _table(run), _sentence(run)]
+    if results.missing:
+        parts.append(f"Not finished: {', '.join(results.missing)}.")
+    parts.append(_origin(results))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(run: RunResults) -> str:
+    heads = ["model", *(column.head for column in COLUMNS), "mean margin"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+    for row in rows(run):
+        cells = [f"{cell.text} ({cell.paper})" if cell.paper else cell.text for cell in row.cells]
+        lines.append("| " + " | ".join([_plain(row.model.title), *cells, number(row.model.margin)]) + " |")
+    for title, figures in run.literature.items():
+        cells = [f"({paper})" if (paper := published_cell(figures, column)) else "" for column in COLUMNS]
+        lines.append("| " + " | ".join([_plain(title), *cells, ""]) + " |")
+    return "\n".join(lines)
+
+
+def _sentence(run: RunResults) -> str:
+    words = "; ".join(f"{key} {value}" for key, value in protocol(run).items())
+    return f"In brackets: the paper. {words[:1].upper()}{words[1:]}."
+
+
+def _origin(results: ExperimentResults) -> str:
+    """Where the figures come from."""
+    made = "; ".join(
+        f"{one.get('device', 'unknown device')}{', commit ' + one['commit'] if 'commit' in one else ''}"
+        for one in results.made
+    )
+    changed = ", ".join(f"{key} = {value}" for key, value in results.changes.items())
+    lines = [
+        f"- Command: `{results.command}`" if results.command else "",
+        f"- Made with: {made}" if made else "",
+        f"- Seed {results.seed}, one run; {number(results.seconds)} s of work in all",
+        f"- Changed from the experiment: {changed}" if changed else "",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _literature(run: RunResults) -> list[dict[str, Any]]:
+    return [{"title": title, **asdict(figures)} for title, figures in run.literature.items()]
+
+
+def _attack(run: RunResults) -> str | None:
+    attack = run.settings.get("attack")
+    return attack and f"{attack['method']}, {attack['steps']} steps, {attack['restarts']} restarts"
+
+
+def _radius(eps: float) -> str:
+    """2/255 where it is one of those, else the number."""
+    whole = round(eps * 255)
+    return f"{whole}/255" if abs(eps * 255 - whole) < 1e-9 and whole else f"{eps:.4g}"
+
+
+def _plain(title: str) -> str:
+    return title.replace("|", "\\|")

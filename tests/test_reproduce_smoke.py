@@ -1,0 +1,280 @@
+"""`lipgraft reproduce all --scale smoke`: every experiment runs, shares, resumes; its page holds up in a browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from lipgraft.cli import main
+from lipgraft.pipeline import experiment_names, load_experiment, reproduce, work
+from lipgraft.pipeline.reproduce import SHARED
+from lipgraft.report.charts import FIGURES
+
+pytestmark = pytest.mark.xdist_group("smoke")  # one process makes the fixture, and runs all tests on it
+
+NAMES = experiment_names()
+FLAGS = ("--scale", "smoke", "--device", "cpu")
+
+
+class Heard:
+    """What stages said of themselves."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.kept: list[str] = []
+
+    def __call__(self, what: str, done: bool) -> None:
+        (self.kept if done else self.made).append(what)
+
+
+def again(name: str, out: Path, heard: Heard, **changes: Any) -> dict[str, Any]:
+    """Reproduce an experiment in a folder; its results."""
+    reproduce(load_experiment(name, "smoke", changes), out, announce=heard)
+    return results(out, name)
+
+
+def results(out: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((out / name / "results.json").read_text())
+    return content
+
+
+def figures(content: dict[str, Any]) -> list[Any]:
+    """The measured values without times, and without what branch and bound decides: it is cut off by the clock."""
+    keys = ("name", "sa", "ra", "lipschitz", "margin", "unr", "grafted")
+    return [[{key: model[key] for key in keys} for model in run["models"]] for run in content["runs"]]
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Heard]:
+    """The folder of all experiments, and what their stages said."""
+    out, heard = tmp_path_factory.mktemp("reproduce"), Heard()
+    for name in NAMES:
+        reproduce(load_experiment(name, "smoke"), out, announce=heard, command=f"lipgraft reproduce {name}")
+    return out, heard
+
+
+@pytest.fixture
+def copy(everything: tuple[Path, Heard], tmp_path: Path) -> Callable[..., Path]:
+    """A copy of some experiments and of what they share, to be tampered with."""
+
+    def copied(*names: str) -> Path:
+        for name in (*names, SHARED):
+            shutil.copytree(everything[0] / name, tmp_path / "copy" / name)
+        return tmp_path / "copy"
+
+    return copied
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_of_every_experiment_is_measured(name: str, everything: tuple[Path, Heard]) -> None:
+    experiment, content = load_experiment(name, "smoke"), results(everything[0], name)
+    assert content["missing"] == []
+    assert [run["name"] for run in content["runs"]] == [run.recipe.name for run in experiment.runs]
+    for run, asked in zip(content["runs"], experiment.runs, strict=True):
+        assert [model["name"] for model in run["models"]] == [model.name for model in asked.recipe.models]
+        for model, row in zip(run["models"], asked.recipe.models, strict=True):
+            assert 0 <= model["ra"] <= model["sa"] <= 1
+            assert 0 <= model["va"] <= 1
+            assert sum(model["verdicts"].values()) == asked.recipe.certify.count
+            assert "error" not in model["verdicts"]
+            assert set(model["lipschitz"]) == set(asked.recipe.lipschitz.notions)
+            assert all(value > 0 for value in model["lipschitz"].values())
+            assert (model["grafted"] > 0) == (row.graft is not None)
+            assert (model["published"] is None) == (row.paper is None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_small_and_say_where_they_come_from(name: str, everything: tuple[Path, Heard]) -> None:
+    file = everything[0] / name / "results.json"
+    content = json.loads(file.read_text())
+    assert file.stat().st_size < 60_000
+    assert content["command"] == f"lipgraft reproduce {name}"
+    assert content["seed"] == 0
+    assert content["scale"] == "smoke"
+    assert content["seconds"] > 0
+    assert all(made["device"] for made in content["made"])
+    table = (everything[0] / name / "table.md").read_text()
+    assert table.startswith(f"# {content['title']}\n")
+    assert content["command"] in table
+    for run in content["runs"]:
+        for model in run["models"]:
+            assert f"| {model['title']} | {100 * model['sa']:.1f}" in table
+
+
+def test_what_experiments_share_is_made_once(everything: tuple[Path, Heard]) -> None:
+    made = everything[1].made
+    total = work([load_experiment(name, "smoke") for name in NAMES])
+    assert sum(what.startswith("adversarial training") for what in made) == total.pretrainings == 6
+    # Two rows may even come to the same mask and be one from there on.
+    assert 30 < sum("fine-tuning" in what for what in made) <= total.finetunings
+    assert sum("certifying" in what for what in made) <= total.models
+
+
+def test_a_finished_experiment_is_not_done_again(copy: Callable[..., Path]) -> None:
+    out, heard = copy("lipschitz"), Heard()
+    before = results(out, "lipschitz")
+    assert again("lipschitz", out, heard)["runs"] == before["runs"]
+    assert heard.made == []
+    assert len(heard.kept) > 8
+
+
+def test_an_experiment_that_only_repeats_others_needs_no_work_of_its_own(
+    everything: tuple[Path, Heard], copy: Callable[..., Path]
+) -> None:
+    out, heard = copy(), Heard()  # nothing but what was shared
+    assert figures(again("table2", out, heard)) == figures(results(everything[0], "table2"))
+    assert set(heard.made) == {"images to look at"}
+
+
+def test_another_setting_redoes_what_depends_on_it_and_nothing_else(copy: Callable[..., Path]) -> None:
+    out, heard = copy("lipschitz"), Heard()
+    content = again("lipschitz", out, heard, **{"certify.count": 5})
+    assert content["changes"] == {"certify.count": 5}
+    assert content["runs"][0]["counts"]["certified"] == 5
+    words = {what.rpartition(": ")[2] for what in heard.made}
+    assert words == {"certifying 5 images", "unstable neurons and margins", "images to look at"}
+
+
+def test_some_rows_first_and_the_others_later_give_the_whole_table(
+    everything: tuple[Path, Heard], copy: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = copy()
+    line = ["reproduce", "lipschitz", *FLAGS, "--out", str(out)]
+    assert main([*line, "--only", "cnn-b/ours-slope"]) == 0
+    assert [model["name"] for model in results(out, "lipschitz")["runs"][0]["models"]] == ["ours-slope"]
+    capsys.readouterr()
+    assert main(line) == 0
+    shown, said = capsys.readouterr()
+    assert figures(results(out, "lipschitz")) == figures(results(everything[0], "lipschitz"))
+    assert "fine-tuning, 1 epochs, done before" in said
+    assert "(66)" in shown  # the paper's Lipschitz constant of the baseline
+    assert "(20.8)" in shown  # and that of certified training, which is not run
+    assert main([*line, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["experiment"] == "lipschitz"
+
+
+def test_a_killed_run_goes_on_where_it_was(everything: tuple[Path, Heard], tmp_path: Path) -> None:
+    """SIGKILL, as from a machine that is taken away."""
+    out = tmp_path / "killed"
+    line = [sys.executable, "-m", "lipgraft", "reproduce", "lipschitz", *FLAGS, "--out", str(out)]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment()) as process:
+        while process.poll() is None and len(list((out / SHARED).glob("*.json"))) < 3:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    kept = len(list((out / SHARED).glob("*.json")))
+    heard = Heard()
+    content = again("lipschitz", out, heard)
+    assert len(heard.kept) >= kept >= 3
+    assert heard.kept[0].startswith("adversarial training")
+    assert figures(content) == figures(results(everything[0], "lipschitz"))
+
+
+def test_a_row_that_is_finished_is_in_the_table_before_the_run_ends(tmp_path: Path, copy: Callable[..., Path]) -> None:
+    out = copy()
+
+    def cut(what: str, done: bool) -> None:
+        if what == "Ours + slope loss: Lipschitz constants":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(load_experiment("lipschitz", "smoke"), out, announce=cut)
+    content = results(out, "lipschitz")
+    assert [model["name"] for model in content["runs"][0]["models"]] == ["baseline"]
+    assert content["missing"] == ["cnn-b/ours-slope"]
+    assert "Not finished: cnn-b/ours-slope." in (out / "lipschitz/table.md").read_text()
+
+
+# --- the pages
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_page_has_its_figures_filled_and_its_rows(name: str, everything: tuple[Path, Heard]) -> None:
+    page = (everything[0] / name / "report.html").read_text()
+    content = results(everything[0], name)
+    assert not re.search(r"https?://|@import|url\(|<script|<link", page)
+    ids = re.findall(r'id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    drawings = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    assert len(drawings) >= (len(FIGURES) - 2) * len(content["runs"])  # without a proof two are left out
+    for drawing in drawings:
+        root = ElementTree.fromstring(drawing)
+        assert sum(element.tag in ("rect", "circle", "path") for element in root.iter()) >= 1
+        assert "nan" not in drawing
+    for run in content["runs"]:
+        for model in run["models"]:
+            assert html.escape(model["title"]) in page
+    for literature in (entry["title"] for run in content["runs"] for entry in run["literature"]):
+        assert literature in page
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WIDTHS = (1280, 390)
+MEASURE = """<script>
+function overflowing(page) {
+  const width = page.documentElement.clientWidth;
+  const kept = e => e.closest('.scroll, pre, svg') && !e.matches('.scroll');
+  return [...page.querySelectorAll('body *')].filter(e => !kept(e) && e.getBoundingClientRect().right > width + 1);
+}
+function outside(page) {
+  return [...page.querySelectorAll('svg text')].filter(t => {
+    const frame = t.closest('svg').getBoundingClientRect(), box = t.getBoundingClientRect();
+    return box.left < frame.left - 2 || box.right > frame.right + 2 || box.bottom > frame.bottom + 2;
+  });
+}
+onload = () => {
+  const found = [...document.querySelectorAll('iframe')].map(frame => {
+    const page = frame.contentDocument;
+    return {
+      scroll: page.documentElement.scrollWidth, width: page.documentElement.clientWidth,
+      overflowing: overflowing(page).map(e => e.tagName + '.' + e.className),
+      outside: outside(page).map(t => t.closest('figure').id + ': ' + t.textContent),
+      flat: [...page.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().height < 60).length,
+      broken: [...page.images].filter(i => !i.naturalWidth).length,
+      figures: page.querySelectorAll('figure svg').length,
+    };
+  });
+  document.body.append(Object.assign(document.createElement('pre'), {id: 'found', textContent: JSON.stringify(found)}));
+}
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt-get install chromium)")
+@pytest.mark.parametrize("name", ["table1", "tradeoff", "lipschitz", "activations"])
+def test_pages_fit_a_desktop_and_a_phone_in_a_real_browser(
+    name: str, everything: tuple[Path, Heard], tmp_path: Path
+) -> None:
+    page = (everything[0] / name / "report.html").read_text()
+    frames = (
+        f'<iframe style="width:{w}px;height:900px;border:0" srcdoc="{html.escape(page)}"></iframe>' for w in WIDTHS
+    )
+    host = tmp_path / "host.html"
+    host.write_text(f"<!doctype html><meta charset=utf-8><body>{''.join(frames)}{MEASURE}")
+    line = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom"]
+    options = ["--virtual-time-budget=10000", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1700,950"]
+    done = subprocess.run([*line, *options, host.as_uri()], capture_output=True, text=True, check=True, timeout=300)
+    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, flags=re.DOTALL)
+    assert found is not None
+    for width, seen in zip(WIDTHS, json.loads(html.unescape(found[1])), strict=True):
+        assert seen["width"] == width
+        assert seen["scroll"] <= width
+        assert seen["overflowing"] == []
+        assert seen["outside"] == []
+        assert seen["flat"] == seen["broken"] == 0
+        assert seen["figures"] >= (len(FIGURES) - 2) * len(results(everything[0], name)["runs"])
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
