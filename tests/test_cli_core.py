@@ -299,3 +299,26 @@ def test_set_refuses_what_is_no_pair(pair: str) -> None:
     with pytest.raises(SettingsError, match="--set") as caught:
         parse_set([pair])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["verify", "MODEL", "--eps", "0.1", "--out", "OUT"],
+        ["attack", "MODEL", "--eps", "0.1"],
+        ["graft", "MODEL", "--eps", "0.1", "--out", "OUT"],
+        ["lipschitz", "MODEL", "--eps", "0.1"],
+        ["export", "MODEL", "--eps", "0.1", "--out", "OUT"],
+        ["train", "finetune-short", "--start", "MODEL", "--out", "OUT"],
+        ["bench", "verify", "MODEL", "--eps", "0.1"],
+    ],
+)
+def test_a_checkpoint_for_other_data_is_refused_in_words(
+    line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "cnn-b.safetensors"
+    save(build("cnn-b", "cifar10"), model)
+    places = {"MODEL": str(model), "OUT": str(tmp_path / "out")}
+    assert main([places.get(word, word) for word in (*line, "--data", "digits")]) == 1
+    message = failure(capsys)
+    assert "cnn-b for cifar10, images of 3x32x32 in 10 classes, but digits has images of 1x8x8" in message

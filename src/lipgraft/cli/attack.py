@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from lipgraft import data as datasets
-from lipgraft import models
 from lipgraft.attack.methods import ATTACKS
 from lipgraft.cli.common import (
     DataOption,
@@ -23,6 +22,7 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
+from lipgraft.cli.loading import load_model
 from lipgraft.train.evaluate import robust_accuracy
 
 EPILOG = example("lipgraft attack model.safetensors --data cifar10 --eps 2/255 --steps 100 --restarts 100")
@@ -43,8 +43,8 @@ def attack(
     json: JsonOption = False,
 ) -> None:
     """Attack the test images and print the accuracy that is left: robust accuracy (RA) after 1, 10, ... restarts."""
-    model = models.load(checkpoint, resolve_device(device))
     dataset = datasets.load(data, root=data_root)
+    model = load_model(checkpoint, dataset, resolve_device(device))
     x, y = dataset.x_test[:count], dataset.y_test[:count]
     began = time.perf_counter()
     result = robust_accuracy(model, x, y, eps, method=method, steps=steps, restarts=restarts, batch=batch, seed=seed)

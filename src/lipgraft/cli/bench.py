@@ -127,12 +127,12 @@ def verify_command(
 ) -> None:
     """How fast images are decided, and how many in the time given."""
     from lipgraft import data as datasets
-    from lipgraft import models
+    from lipgraft.cli.loading import load_model
     from lipgraft.verify.benchmark import bench_verify
 
     place, source = resolve_device(device), datasets.load(data, data_root)
     x, y = datasets.images(source.x_test[:count]).to(place), source.y_test[:count].to(place)
-    row = bench_verify(models.load(checkpoint, place), x, y, eps, timeout)
+    row = bench_verify(load_model(checkpoint, source, place), x, y, eps, timeout)
     _show_one(row)
     settings = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "count": count, "timeout": timeout}
     _keep(json, place, settings, row)

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from lipgraft import data as datasets
-from lipgraft import models
 from lipgraft.cli.common import DataOption, DataRootOption, EpsOption, JsonOption, example, print_json
+from lipgraft.cli.loading import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.interop import export_bundle
 
@@ -27,8 +27,8 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write net.onnx, one .vnnlib per image, instances.csv and a configuration for alpha-beta-CROWN."""
-    model = models.load(checkpoint)
     dataset = datasets.load(data, root=data_root)
+    model = load_model(checkpoint, dataset)
     chosen = parse_indices(indices, len(dataset.x_test))
     x, y = datasets.images(dataset.x_test[chosen]), dataset.y_test[chosen]
     bundle = export_bundle(model, x, y, eps, out, names=[f"{index:05d}" for index in chosen], timeout=timeout)

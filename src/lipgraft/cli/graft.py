@@ -25,6 +25,7 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
+from lipgraft.cli.loading import load_model
 from lipgraft.errors import SettingsError
 
 EPILOG = example(
@@ -68,8 +69,8 @@ def graft(
         raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")
     settings = parse_set(set_)
     grafting.check_selection(criterion, ratio, **settings)
-    model = _load(checkpoint, resolve_device(device))
     dataset = datasets.load(data, root=data_root)
+    model = _load(checkpoint, dataset, resolve_device(device))
     size = count or grafting.calibration_size(model.spec.name if hasattr(model, "spec") else "", data)
     x, y = grafting.calibration_set(dataset, size, seed=seed)
     scores = grafting.score(model, x, eps, bounds, y=y, batch=batch, slope=slope)
@@ -95,8 +96,8 @@ def graft(
         typer.echo(f"overlap with {compare}: {overlap.share:.1%} of these neurons, Jaccard {overlap.jaccard:.3f}")
 
 
-def _load(checkpoint: Path, device: torch.device) -> Any:
-    model = models.load(checkpoint, device)
+def _load(checkpoint: Path, data: datasets.Dataset, device: torch.device) -> Any:
+    model = load_model(checkpoint, data, device)
     if getattr(getattr(model, "spec", None), "batchnorm", False):
         return models.fold_batchnorm(model)
     return model

@@ -12,7 +12,6 @@ import typer
 from torch import Tensor, nn
 
 from lipgraft import data as datasets
-from lipgraft import models
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -25,6 +24,7 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
+from lipgraft.cli.loading import load_model
 from lipgraft.errors import DataError, SettingsError, unknown_name
 from lipgraft.lipschitz import NOTIONS, UNITS
 from lipgraft.lipschitz import lipschitz as constants
@@ -69,8 +69,8 @@ def lipschitz(
     methods = _chosen(method, "all", "notion of the Lipschitz constant", list(NOTIONS))
     scales = _chosen(units, "both", "units", list(UNITS))
     where = resolve_device(device)
-    model = models.load(checkpoint, where)
     dataset = datasets.load(data, root=data_root)
+    model = load_model(checkpoint, dataset, where)
     x, y = datasets.images(dataset.x_test[:count].to(where)), dataset.y_test[:count].to(where)
     index = torch.arange(len(x), device=where)
     if correct:

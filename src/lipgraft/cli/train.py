@@ -27,6 +27,7 @@ from lipgraft.cli.common import (
     read_yaml,
     resolve_device,
 )
+from lipgraft.cli.loading import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
 from lipgraft.settings import build, setting, to_mapping
@@ -74,7 +75,7 @@ def train(
     chosen = read_recipe(recipe, {k: v for k, v in given.items() if v is not None}, parse_set(set_))
     place, run = resolve_device(device), out or Path("runs") / Path(recipe).stem
     dataset = datasets.load(chosen.data, root=data_root)
-    network = _network(chosen, seed)
+    network = _network(chosen, dataset, seed)
     if not resume:
         if (run / "checkpoints" / "state.safetensors").exists():
             raise SettingsError(f"{run} already holds a run; add --resume to go on with it, or choose another --out.")
@@ -105,9 +106,9 @@ def read_recipe(name: str, given: Mapping[str, Any], settings: Mapping[str, Any]
     return build(TrainRecipe, {**mapping, **given, "train": {**base, **own, **settings}}, where=name)
 
 
-def _network(recipe: TrainRecipe, seed: int) -> nn.Module:
+def _network(recipe: TrainRecipe, data: datasets.Dataset, seed: int) -> nn.Module:
     if recipe.start is not None:
-        return models.load(recipe.start)
+        return load_model(recipe.start, data)
     return models.build(recipe.model, recipe.data, activation=recipe.activation, seed=seed)
 
 

@@ -11,7 +11,6 @@ import typer
 import yaml
 
 from lipgraft import data as datasets
-from lipgraft import models
 from lipgraft.cli.common import (
     DATA,
     EPS,
@@ -25,6 +24,7 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
+from lipgraft.cli.loading import load_model
 from lipgraft.cli.verify_vnnlib import verify_property, verify_table
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
@@ -138,8 +138,8 @@ def _verify_images(
     *,
     json: bool,
 ) -> None:
-    model = models.load(checkpoint, where)
     dataset = datasets.load(data, root=data_root).to(where)
+    model = load_model(checkpoint, dataset, where)
     with Progress() as progress:
         _write_config(out, checkpoint, data, eps, settings, where)
         rows = verify_run(

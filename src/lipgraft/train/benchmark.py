@@ -99,6 +99,8 @@ def plain_step(model: nn.Module, data: Dataset, settings: TrainSettings, device:
         optimiser.zero_grad()
         total: Any = loss + settings.grad_align * alignment
         total.backward()
+        if settings.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         optimiser.step()
 
     return step

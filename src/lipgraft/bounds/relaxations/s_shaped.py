@@ -53,7 +53,7 @@ def relax_s_shaped(f: Function, df: Function, curvature: float) -> Callable[...,
         narrow, slope = width < NARROW, df(middle)
         error = curvature * width.square() / 8
         intercept = f(middle) - slope * middle
-        # The difference of two large ends may overflow; then there is no chord, and what proves nothing takes its place.
+        # The difference of two large ends may overflow; there is no chord then, and these intercepts prove nothing.
         known = torch.isfinite(width)
         return Lines(
             torch.where(narrow, slope, lower_slope),

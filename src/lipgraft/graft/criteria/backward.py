@@ -35,7 +35,7 @@ class Backward:
     pool: float = setting(0.8, "Share of all neurons, the most unstable, that may be chosen by influence.")
     share: float = setting(0.15, "Share of each layer chosen by influence.")
     last_layer: str = setting(
-        "pool",
+        "cap",
         "Last hidden layer: its pool members, cut to last_cap when that is all of it (pool); never more than last_cap "
         "of it (cap); as many as the global ranking by s_u gives it (quota).",
         choices=LAST_LAYER,
