@@ -67,10 +67,10 @@ def activation_interval(node: Activation, pre: Interval) -> Interval:
         bottom = torch.where((lb < 0) & (ub > 0), 0.0, torch.minimum(low, high))
         low, high = bottom, torch.maximum(low, high)
     if node.graft is not None:
-        gamma, omega = node.graft.gamma, node.graft.omega
-        a, b = gamma * lb + omega, gamma * ub + omega
-        low = torch.where(node.graft.mask, torch.minimum(a, b), low)
-        high = torch.where(node.graft.mask, torch.maximum(a, b), high)
+        mask, gamma, omega = node.graft.mask, node.graft.gamma, node.graft.omega
+        rising = gamma >= 0  # cheaper to differentiate than the minimum of both ends
+        low = torch.where(mask, gamma * torch.where(rising, lb, ub) + omega, low)
+        high = torch.where(mask, gamma * torch.where(rising, ub, lb) + omega, high)
     return low, high
 
 
