@@ -180,9 +180,13 @@ def test_the_blocked_factor_is_the_cholesky_factor_and_knows_when_there_is_none(
     root = torch.randn(4, 11, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     matrices = root @ root.mT + 0.1 * torch.eye(11, dtype=torch.float64)
     matrices[2, 7, 7] = -1.0
-    factor, proved = by_blocks(matrices, block)
-    assert proved.tolist() == cholesky(matrices)[1].tolist() == [True, True, False, True]
-    torch.testing.assert_close(factor[proved], torch.linalg.cholesky(matrices[proved]))
+    whole, blocks = cholesky(matrices), by_blocks(matrices, block)
+    assert blocks.proved.tolist() == whole.proved.tolist() == [True, True, False, True]
+    there = whole.proved
+    torch.testing.assert_close(blocks.lower[there], torch.linalg.cholesky(matrices[there]))
+    right = torch.randn(4, 11, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for factor in (whole, blocks):
+        torch.testing.assert_close(matrices[there] @ factor.solve(right)[there], right[there])
 
 
 @pytest.mark.parametrize("block", [1, 3, 8, 512])

@@ -79,13 +79,13 @@ def certificate(form: Form, w: Tensor, s: Tensor) -> Certificate:
     # No neuron of the first activation has earlier ones, and none of the last has later ones.
     rows, columns = slice(form.spans[0].stop, None), slice(0, form.spans[-1].start)
     subtract_square(H[:, rows, rows], B[:, rows, columns] * freedom[:, None, columns].sqrt())
-    factor, proved = cholesky(H)
+    factor = cholesky(H)
     weighted, pulled = t / w.unsqueeze(1), g * freedom.unsqueeze(1)
     q = weighted @ V.mT + pulled @ B.mT
-    e = torch.cholesky_solve(q.mT, factor).mT
+    e = factor.solve(q.mT).mT
     fixed = (t * weighted).sum(2) + (g * pulled).sum(2) + (s.unsqueeze(1) * form.extra).sum(2)
     norms = (w.sum(1, keepdim=True) * (fixed + (e * q).sum(2))).sqrt()
-    return Certificate(guard_upper(torch.where(proved.unsqueeze(1), norms, torch.inf)), e)
+    return Certificate(guard_upper(torch.where(factor.proved.unsqueeze(1), norms, torch.inf)), e)
 
 
 def log_gradient(form: Form, w: Tensor, s: Tensor, found: Certificate) -> Tensor:
