@@ -26,7 +26,7 @@ models:
   - {name: lg, title: LG, graft: {criterion: lg}}
   - {name: ours, title: Ours, graft: {criterion: weighted-interval}}
 attack: {count: 100, steps: 10, restarts: 1}
-certify: {count: 24}
+certify: {count: 40, verifier: {max_subproblems: 0}}
 lipschitz: {notions: [output-width], count: 4}
 examples: 3
 """
@@ -57,7 +57,7 @@ def test_the_run_ends_with_one_table_and_the_path_of_the_page(
         assert model.title in out
     page = Path(out.strip().splitlines()[-1].removeprefix("Report: "))
     assert page.read_text().startswith("<!doctype html>")
-    assert "Baseline: certifying 24 images, done before" in err
+    assert "Baseline: certifying 40 images, done before" in err
 
 
 def test_grafting_raises_verified_accuracy_and_lowers_the_lipschitz_constant(finished: Path) -> None:
