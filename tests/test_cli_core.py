@@ -322,3 +322,16 @@ def test_a_checkpoint_for_other_data_is_refused_in_words(
     assert main([places.get(word, word) for word in (*line, "--data", "digits")]) == 1
     message = failure(capsys)
     assert "cnn-b for cifar10, images of 3x32x32 in 10 classes, but digits has images of 1x8x8" in message
+
+
+def test_bench_verify_prints_speed_and_the_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, file = tmp_path / "digits.safetensors", tmp_path / "figures.json"
+    save(build("digits-cnn", "digits", seed=1), model)  # untrained: right by chance, and then within a tiny radius
+    line = ["bench", "verify", str(model), "--data", "digits", "--eps", "1e-5", "--count", "40", "--device", "cpu"]
+    assert main([*line, "--timeout", "5", "--total-seconds", "60", "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    figures = json.loads(file.read_text())["results"]
+    assert figures["verified"] > 0
+    assert f"{figures['verified']} after " in out.replace("\n", " ")
+    for name in ("verified_of_survivors", "ms_without_branching", "subproblems_per_second"):
+        assert name in out

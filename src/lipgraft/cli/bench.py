@@ -121,6 +121,9 @@ def verify_command(
     eps: EpsOption,
     count: Annotated[int, typer.Option(min=1, help="How many test images, from the first.")] = 100,
     timeout: Annotated[float, typer.Option(min=0.0, help="Seconds for each image.")] = 20.0,
+    total_seconds: Annotated[
+        float | None, typer.Option(help="Wall time after which the images still open end; default no limit.")
+    ] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     json: FileOption = None,
@@ -129,12 +132,18 @@ def verify_command(
     from lipgraft import data as datasets
     from lipgraft.cli.loading import load_model
     from lipgraft.verify.benchmark import bench_verify
+    from lipgraft.verify.settings import VerifySettings
 
     place, source = resolve_device(device), datasets.load(data, data_root)
     x, y = datasets.images(source.x_test[:count]).to(place), source.y_test[:count].to(place)
-    row = bench_verify(load_model(checkpoint, source, place), x, y, eps, timeout)
+    limits = VerifySettings(total_seconds=total_seconds)
+    row = bench_verify(load_model(checkpoint, source, place), x, y, eps, timeout, settings=limits)
     _show_one(row)
+    if row["curve"]:
+        points = ", ".join(f"{verified} after {seconds:.3g} s" for seconds, verified in _some(row["curve"], 10))
+        typer.echo(f"verified: {points}")
     settings = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "count": count, "timeout": timeout}
+    settings["total_seconds"] = total_seconds
     _keep(json, place, settings, row)
 
 
@@ -156,6 +165,12 @@ def _show_one(row: Mapping[str, Any]) -> None:
     """Figures one below the other; lists are for the file."""
     short = {key: value for key, value in row.items() if not isinstance(value, list)}
     print_table(("figure", "value"), [(key, f"{v:.4g}" if isinstance(v, float) else v) for key, v in short.items()])
+
+
+def _some(points: Sequence[Any], count: int) -> list[Any]:
+    """At most so many of the points, evenly spaced, the last one among them."""
+    step = max(1, -(-len(points) // count))
+    return list(reversed(list(points)[::-step]))
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, Path]:
