@@ -251,7 +251,9 @@ class Substitution:
 
 def _dot(rows: Tensor, values: Tensor) -> Tensor:
     """sum over the block of rows * values: (B, G, S, *block), broadcastable -> (B, G, S)."""
-    if values.shape[:3] == (len(rows), 1, 1) and values.shape[3:] == rows.shape[3:]:
+    # One row per problem: as a product its gradient would be a batch of outer products, which is slow.
+    many = rows.shape[1] * rows.shape[2] > 1
+    if many and values.shape[:3] == (len(rows), 1, 1) and values.shape[3:] == rows.shape[3:]:
         row, column = flattened(rows, 3, rows).flatten(1, 2), flattened(values, 3, rows).view(len(rows), -1, 1)
         return (row @ column).view(rows.shape[:3])
     return flattened(rows * values, 3, rows).sum(-1)

@@ -54,8 +54,12 @@ class Layout:
 
     def pieces(self, flat: Tensor) -> dict[int, Tensor]:
         """(B, size or more) -> {activation: (B, 1, 1, *shape)}."""
+        # One split, whose gradient is one copy; that of a slice would be as large as `flat`.
+        sizes = [place.stop - place.start for place in self.places.values()]
+        parts = flat.split_with_sizes([*sizes, flat.shape[1] - self.size], 1)
         return {
-            i: flat[:, place].reshape(len(flat), 1, 1, *self.network.nodes[i].shape) for i, place in self.places.items()
+            i: part.reshape(len(flat), 1, 1, *self.network.nodes[i].shape)
+            for i, part in zip(self.places, parts[:-1], strict=True)
         }
 
     @cached_property
