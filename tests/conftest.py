@@ -15,6 +15,11 @@ settings.load_profile("lipgraft")
 torch.set_num_threads(1)  # the networks here are so small that threads cost more than they give
 
 
+def pytest_runtest_setup() -> None:
+    """Weights that a test does not choose are the same in every run, whatever ran before."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test downloads anything or reads the user's data."""

@@ -72,10 +72,10 @@ def network(kind: str, graft: bool, seed: int) -> nn.Module:
         ]
         model = nn.Sequential(*layers)
     with torch.no_grad():
-        for p in model.parameters():
+        for name, p in model.named_parameters():
             if p.ndim == 2:
                 p.copy_(torch.randn(p.shape, generator=generator) * 1.4 / p.shape[1] ** 0.5)
-            elif p.ndim == 1 and not graft:
+            elif name.endswith("bias"):
                 p.copy_(torch.randn(p.shape, generator=generator) / 3)
     return model
 
