@@ -18,13 +18,13 @@ GPU_BUDGET = 6 * 2**30
 SPREAD = 0.75
 
 
-def budget(device: torch.device) -> int:
+def budget(device: torch.device, most: int = GPU_BUDGET) -> int:
     """Bytes that a chunk of rows may take: half of what is free on a GPU, but no more than helps."""
     if device.type != "cuda":
         return CPU_BUDGET
     free, _ = torch.cuda.mem_get_info(device)
     reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min((free + reusable) // 2, GPU_BUDGET)
+    return min((free + reusable) // 2, most)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -39,14 +39,16 @@ def chunked(
     work: Callable[[slice, slice], None],
     *,
     parallel: bool = False,
+    most: int = GPU_BUDGET,
 ) -> None:
     """Call work(problems, rows) on pieces of a (batch, rows) rectangle that fit the budget.
 
     Whole problems are taken together while they fit; otherwise one problem's rows are divided. Out of memory, the
     piece is halved and done again; a single row that does not fit is the caller's error to hear about.
     parallel: on a CPU, different problems may be worked on at the same time, when there are enough for all cores.
+    most: the largest budget that helps on a GPU.
     """
-    fit = max(1, budget(device) // (bytes_per_row * LIVE))
+    fit = max(1, budget(device, most) // (bytes_per_row * LIVE))
     threads = torch.get_num_threads() if parallel and device.type == "cpu" and batch * rows > fit else 1
     share = -(-batch // threads)
     if threads == 1 or batch < SPREAD * share * threads:

@@ -19,6 +19,9 @@ from lipgraft.lipschitz.multipliers import quadratic_norms
 from lipgraft.lipschitz.problem import Problem, notion
 from lipgraft.lipschitz.upper import interval_norms
 
+GPU_BUDGET = 18 * 2**30
+"""Bytes for images taken together: the small factors on their matrices' diagonals take as long for one as for fifty."""
+
 
 @notion("jacobian")
 def jacobian(problem: Problem) -> Tensor:
@@ -50,7 +53,7 @@ def refined_norms(problem: Problem, slopes: Mapping[int, Interval], norms: Tenso
         out[here] = torch.minimum(out[here], _expanded_norms(problem, some, limit))
 
     floats = kept * (2 * inputs + 5 * kept) + 8 * norms.shape[1] * (inputs + most)
-    chunked(len(images), 1, floats * out.element_size() // LIVE, out.device, work)
+    chunked(len(images), 1, floats * out.element_size() // LIVE, out.device, work, most=GPU_BUDGET)
     return out
 
 

@@ -7,6 +7,8 @@ as one batch. Same numbers as the two functions apart, fewer and larger kernels.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,7 +25,7 @@ from lipgraft.train.regularisers.grad_align import (
     use_tangent,
     with_gradient_of,
 )
-from lipgraft.train.tangent import value_and_tangent
+from lipgraft.train.tangent import value, value_and_tangent
 
 
 def applies(task: Task) -> bool:
@@ -39,7 +41,7 @@ def fat_grad_align(task: Task, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     lower, upper = pixel_box(x, eps)
     start = random_start(x, eps, lower, upper, task.generator)
     noisy = x + uniform_noise(task, x)
-    gradients, _ = input_gradient(task.model, torch.cat([start, x, noisy]), cross_entropy_of(y.repeat(3)))
+    gradients, _ = input_gradient(partial(value, network), torch.cat([start, x, noisy]), cross_entropy_of(y.repeat(3)))
     g, g1, g2 = gradients.chunk(3)
     (step,) = fgsm_steps(1, settings.attack_step_size)
     attacked = project(start + step * eps * g.sign(), lower, upper)

@@ -24,7 +24,7 @@ def products_in(precision: str, device: torch.device) -> Iterator[None]:
     switches = (torch.backends.cuda.matmul, torch.backends.cudnn.conv) if device.type == "cuda" else ()  # type: ignore[attr-defined]
     before = [switch.fp32_precision for switch in switches]
     for switch in switches:
-        switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        switch.fp32_precision = "ieee" if precision == "float32" else "tf32"  # bf16: what is kept out of autocast
     try:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             yield

@@ -8,7 +8,7 @@ same layers without biases, through each activation by its slope at x. One backw
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network.graph import Activation, Add, Conv, Input, Linear, Network, Node, Pad, Reshape, Scale
+from lipgraft.network.graph import Activation, Add, Conv, Graft, Input, Linear, Network, Node, Pad, Reshape, Scale
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,32 @@ def value_and_tangent(network: Network, x: Tensor, v: Tensor) -> tuple[Tensor, T
     x: (P, *shape); v: (T, *shape), T <= P. Gradients flow to the parameters, through both.
     """
     stack = Stack(len(x), len(v))
+    out = _through(network, torch.cat([x, v]), stack)
+    return out[: stack.points], out[stack.points :]
+
+
+def value(network: Network, x: Tensor) -> Tensor:
+    """f(x) (P, n), with gradients to x alone: nothing that only parameters need is computed on the way back."""
+    return _through(_held(network), x, Stack(len(x), 0))
+
+
+def _through(network: Network, rows: Tensor, stack: Stack) -> Tensor:
     values: list[Tensor] = []
     for node in network.nodes:
-        values.append(_forward(node, [values[i] for i in node.inputs], stack) if node.inputs else torch.cat([x, v]))
-    out = values[network.output]
-    return out[: stack.points], out[stack.points :]
+        values.append(_forward(node, [values[i] for i in node.inputs], stack) if node.inputs else rows)
+    return values[network.output]
+
+
+def _held(network: Network) -> Network:
+    """The network with constant biases and lines. Weights stay: autograd itself leaves out what is not asked for."""
+    nodes: list[Node] = []
+    for node in network.nodes:
+        if isinstance(node, Conv | Linear) and node.bias is not None:
+            node = replace(node, bias=node.bias.detach())
+        elif isinstance(node, Activation) and node.graft is not None:
+            node = replace(node, graft=Graft(node.graft.mask, node.graft.gamma.detach(), node.graft.omega.detach()))
+        nodes.append(node)
+    return replace(network, nodes=tuple(nodes))
 
 
 def supports(network: Network) -> bool:
@@ -75,6 +96,10 @@ def _forward(node: Node, inputs: list[Tensor], stack: Stack) -> Tensor:
 
 
 def _activation(node: Activation, z: Tensor, stack: Stack) -> Tensor:
+    if node.kind == "relu" and node.graft is not None:
+        graft = node.graft
+        grafted: Tensor = _GraftedRelu.apply(z, graft.gamma, graft.omega, graft.mask, stack.points, stack.first)  # type: ignore[no-untyped-call]
+        return grafted
     out = ACTIVATIONS[node.kind](node, z, stack)
     if node.graft is None:
         return out
@@ -127,6 +152,42 @@ class _Relu(torch.autograd.Function):
         _gate(gradient[:points], out[:points], result[:points])
         _gate(gradient[points:], out[first:points], result[points:])
         return result, None, None
+
+
+class _GraftedRelu(torch.autograd.Function):
+    """ReLUs and lines alike are slope z + offset; the slope, found once per point, is all that the way back needs."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, gamma: Tensor, omega: Tensor, mask: Tensor, points: int, first: int) -> Tensor:
+        line, offset = (_laid_out_like(z[0], t, z.dtype) for t in (gamma, torch.where(mask, omega, 0.0)))
+        slope = torch.where(_laid_out_like(z[0], mask, torch.bool), line, z[:points] > 0)
+        out = torch.empty_like(z)
+        torch.addcmul(offset, slope, z[:points], out=out[:points])
+        torch.mul(slope[first:], z[points:], out=out[points:])
+        ctx.save_for_backward(z, slope, mask)
+        ctx.points, ctx.first, ctx.dtype = points, first, gamma.dtype
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None]:
+        z, slope, mask = ctx.saved_tensors
+        points, result = ctx.points, torch.empty_like(z)
+        torch.mul(gradient[:points], slope, out=result[:points])
+        torch.mul(gradient[points:], slope[ctx.first :], out=result[points:])
+        by_gamma = by_omega = None
+        if ctx.needs_input_grad[1]:
+            by_gamma = torch.where(mask, (gradient * z).sum(0, dtype=ctx.dtype), 0.0)
+        if ctx.needs_input_grad[2]:
+            by_omega = torch.where(mask, gradient[:points].sum(0, dtype=ctx.dtype), 0.0)
+        return result, by_gamma, by_omega, None, None, None
+
+
+def _laid_out_like(z: Tensor, constant: Tensor, dtype: torch.dtype) -> Tensor:
+    """The constant in z's order of memory: what runs over a batch of z then reads both in step."""
+    if z.stride() == constant.stride():
+        return constant.to(dtype)
+    return torch.empty_like(z, dtype=dtype).copy_(constant)
 
 
 def _gate(value: Tensor, at: Tensor, out: Tensor) -> None:

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lipgraft.bounds.interval import interval_bounds
-from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.network.graph import Activation
 from lipgraft.train.precision import products_in, resolve
 from lipgraft.train.registry import Batch, Task
-
-
-class _OrderedBox(Box):
-    """A box whose ends are in order by construction: checking them would wait for the device in every step."""
-
-    def __post_init__(self) -> None:
-        pass
+from lipgraft.train.regularisers.balls import pre_activation_balls
 
 
 def pre_activations(task: Task, batch: Batch) -> list[tuple[Activation, Tensor, Tensor]]:
-    """Each activation with lb, ub (B, *shape) of its input, over the eps-box around x within [0, 1].
+    """Each activation with centre and radius (B, *shape) of its input, over the eps-box around x within [0, 1].
 
-    Never in bf16: the difference ub - lb of larger numbers is what these losses look at.
+    Never in bf16: the radius, a small difference of larger numbers, is what these losses look at.
     """
     if task.network is None:
         raise SettingsError(
@@ -31,7 +23,7 @@ def pre_activations(task: Task, batch: Batch) -> list[tuple[Activation, Tensor, 
         )
     eps, device = task.settings.eps, batch.x.device
     precision = resolve(task.settings.precision, device)
+    lower, upper = (batch.x - eps).clamp(min=0.0), (batch.x + eps).clamp(max=1.0)
     with products_in("tf32" if precision == "bf16" else precision, device):
-        box = _OrderedBox((batch.x - eps).clamp(min=0.0), (batch.x + eps).clamp(max=1.0))
-        bounds = interval_bounds(task.network, box)
-    return [(node, *bounds[node.inputs[0]]) for _, node in task.network.activations()]
+        balls = pre_activation_balls(task.network, ((upper + lower) / 2, (upper - lower) / 2))
+        return [(node, *ball) for node, ball in balls]

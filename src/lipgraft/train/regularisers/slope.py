@@ -27,21 +27,22 @@ def slope(task: Task, batch: Batch) -> Tensor:
     """
     settings = task.settings
     total = batch.x.new_zeros(())
-    for node, lb, ub in pre_activations(task, batch):
+    for node, centre, radius in pre_activations(task, batch):
         if settings.slope_scope != "grafted":
-            unstable = (lb < 0) & (ub > 0)
+            unstable = centre.abs() < radius
             if node.graft is not None:
                 unstable = unstable & ~node.graft.mask
-            total = total + chord_penalty(lb, ub, unstable, settings.slope_form, settings.slope_k) / len(lb)
+            chords = chord_penalty(centre, radius, unstable, settings.slope_form, settings.slope_k)
+            total = total + chords / len(centre)
         if settings.slope_scope != "unstable" and node.graft is not None:
             lines = penalty(node.graft.gamma, settings.slope_form, settings.slope_k)
             total = total + torch.where(node.graft.mask, lines, 0.0).sum()
     return total
 
 
-def chord_penalty(lb: Tensor, ub: Tensor, counted: Tensor, form: str, k: float) -> Tensor:
-    """The sum of the penalties of the chords' slopes ub / (ub - lb), over the counted neurons. All (B, *shape)."""
-    total: Tensor = _ChordPenalty.apply(lb, ub, counted, form, k)  # type: ignore[no-untyped-call]
+def chord_penalty(centre: Tensor, radius: Tensor, counted: Tensor, form: str, k: float) -> Tensor:
+    """The sum of the penalties of the chords' slopes s = ub / (ub - lb), over the counted neurons. All (B, *shape)."""
+    total: Tensor = _ChordPenalty.apply(centre, radius, counted, form, k)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -49,18 +50,20 @@ class _ChordPenalty(torch.autograd.Function):
     """The gradient is found on the way forward: half the operations of what autograd would record."""
 
     @staticmethod
-    def forward(ctx: Any, lb: Tensor, ub: Tensor, counted: Tensor, form: str, k: float) -> Tensor:
-        inner = INNER[form]
-        width = torch.where(counted, ub - lb, 1.0)  # no 0/0
-        t = 1 - inner * ub / width
+    def forward(ctx: Any, centre: Tensor, radius: Tensor, counted: Tensor, form: str, k: float) -> Tensor:
+        half = INNER[form] / 2
+        radius = torch.where(counted, radius, 1.0)  # no 0/0
+        ratio = centre / radius  # s = (1 + ratio) / 2
+        t = (1 - half) - half * ratio
         value = torch.tanh(k * t.square())
-        # d penalty / ds = 2 k c t (1 - tanh^2); ds / d ub = -lb / width^2, ds / d lb = ub / width^2
-        slope = torch.where(counted, (2 * k * inner) * t * (1 - value.square()) / width.square(), 0.0)
-        ctx.save_for_backward(slope * ub, slope * lb)
+        # by the ratio: 2 k half t (1 - tanh^2); the ratio by centre: 1 / radius, by radius: -ratio / radius
+        by_centre = torch.where(counted, (2 * k * half) * t * (1 - value.square()) / radius, 0.0)
+        ctx.save_for_backward(by_centre, ratio)
         return torch.where(counted, 1 - value, 0.0).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        by_lb, by_ub = ctx.saved_tensors
-        return gradient * by_lb, -gradient * by_ub, None, None, None
+        by_centre, ratio = ctx.saved_tensors
+        by_centre = gradient * by_centre
+        return by_centre, -by_centre * ratio, None, None, None
