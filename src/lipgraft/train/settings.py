@@ -52,7 +52,7 @@ class TrainSettings:
     train_grafts: bool = setting(True, "Whether slopes and intercepts of grafted neurons are trained at all.")
     momentum: float = setting(0.9, "Momentum of SGD.")
     clip: float = setting(
-        1.0, "Largest norm of a step's gradient, longer ones are shortened to it (published: none); 0: any length."
+        4.0, "Largest norm of a step's gradient, longer ones are shortened to it (published: none); 0: any length."
     )
     weight_decay: float = setting(5e-4, "Weight decay, of everything but slopes and intercepts.")
     schedule: str = setting("multistep", "Course of the learning rate: constant, multistep, cosine or hurry.")
