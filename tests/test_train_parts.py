@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from lipgraft.graft import apply
 from lipgraft.settings import build, to_mapping
 from lipgraft.train import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
 from lipgraft.train.benchmark import bench_train, plain_step, random_data
+from lipgraft.train.checkpoint import Progress, StateWriter, read_state
 from lipgraft.train.optimiser import Sgd, clipped
 from lipgraft.train.parameters import weights_of
 from lipgraft.train.prepare import permutation, prepare, seed_for
@@ -342,3 +344,32 @@ def test_the_plain_step_of_the_benchmark_learns_like_ours() -> None:
         losses.append(float(nn.functional.cross_entropy(model(x), data.y_train).detach()))
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
     assert losses[0] < 2.3
+
+
+# States
+
+
+def test_a_state_holds_the_tensors_of_its_moment_although_it_is_written_later(tmp_path: Path) -> None:
+    step = prepare(grafted_digits(), random_data("digits", 8, 0), TrainSettings(batch=8), CPU)
+    best = {name: tensor.clone() for name, tensor in step.task.model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in best.items()}
+    writer, path = StateWriter(), tmp_path / "state.safetensors"
+    writer.write(path, step, best, Progress(epoch=3), {"seed": 1})
+    with torch.no_grad():
+        for tensor in (*best.values(), *step.task.model.parameters()):
+            if tensor.is_floating_point():
+                tensor.add_(1)
+    writer.wait()
+    assert read_state(path, step, best, {"seed": 1}).epoch == 3
+    for name, tensor in step.task.model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+        assert torch.equal(best[name], before[name])
+
+
+def test_a_disk_that_refuses_a_state_is_heard_of(tmp_path: Path) -> None:
+    step = prepare(grafted_digits(), random_data("digits", 8, 0), TrainSettings(batch=8), CPU)
+    (tmp_path / "file").write_text("no folder")
+    writer = StateWriter()
+    writer.write(tmp_path / "file" / "state.safetensors", step, {}, Progress(), {})
+    with pytest.raises(OSError, match="file"):
+        writer.wait()

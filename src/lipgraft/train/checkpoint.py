@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,22 +32,43 @@ class Progress:
     history: tuple[dict[str, float], ...] = field(default=(), repr=False)
 
 
-def write_state(path: Path, step: Step, best: dict[str, Tensor], progress: Progress, identity: dict[str, Any]) -> None:
-    """best: the weights of the best epoch so far; identity: what must be the same when the run is resumed (settings,
-    data, seed, model), as JSON can hold it."""
-    metadata = {
-        "format": FORMAT,
-        "identity": json.dumps(identity),
-        "epoch": str(progress.epoch),
-        "best_epoch": str(progress.best_epoch),
-        "best_ra": repr(progress.best_ra),
-        "history": json.dumps(progress.history),
-    }
-    atomic_write_bytes(path, tensor_file.to_bytes(_tensors(step, best), metadata))
+class StateWriter:
+    """Writes states while training goes on: the tensors are copied at once, the disk is not waited for.
+
+    One state at a time, in order; an error of the disk is raised by the next call. A process that is killed may lose
+    the state of the epoch that it had just ended, never an earlier one.
+    """
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="training-state")
+        self.pending: Future[None] | None = None
+
+    def write(
+        self, path: Path, step: Step, best: dict[str, Tensor], progress: Progress, identity: dict[str, Any]
+    ) -> None:
+        """best: the weights of the best epoch so far; identity: what must be the same when the run is resumed
+        (settings, data, seed, model), as JSON can hold it."""
+        metadata = {
+            "format": FORMAT,
+            "identity": json.dumps(identity),
+            "epoch": str(progress.epoch),
+            "best_epoch": str(progress.best_epoch),
+            "best_ra": repr(progress.best_ra),
+            "history": json.dumps(progress.history),
+        }
+        self.wait()
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in _tensors(step, best).items()}
+        self.pending = self.thread.submit(lambda: atomic_write_bytes(path, tensor_file.to_bytes(copies, metadata)))
+
+    def wait(self) -> None:
+        """Until the last state is on the disk."""
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            pending.result()
 
 
 def read_state(path: Path, step: Step, best: dict[str, Tensor], identity: dict[str, Any]) -> Progress:
-    """Put everything back where `write_state` found it, after checking that it is a state of this very run."""
+    """Put everything back where a `StateWriter` found it, after checking that it is a state of this very run."""
     stored = tensor_file.read(path)
     if stored.metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not the state of a training run; give the run's own directory.")

@@ -18,7 +18,7 @@ from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.models.spec import ModelSpec
 from lipgraft.settings import to_mapping
 from lipgraft.train.capture import runner
-from lipgraft.train.checkpoint import Progress, read_state, write_state
+from lipgraft.train.checkpoint import Progress, StateWriter, read_state
 from lipgraft.train.evaluate import accuracy
 from lipgraft.train.log import Bar, MetricsFile, TensorBoard
 from lipgraft.train.prepare import is_finite, permutation, prepare, seed_for
@@ -63,7 +63,10 @@ def train(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     run = _Run(model, data, settings, Path(run_dir) if run_dir is not None else None, torch.device(device), seed)
     run.begin(resume)
-    run.epochs(progress)
+    try:
+        run.epochs(progress)
+    finally:
+        run.states.wait()
     return run.finish()
 
 
@@ -85,6 +88,7 @@ class _Run:
         self.x_val, self.y_val = (t[held_out.to(t.device)].to(device) for t in (data.x_train, data.y_train))
         self.best = _copy(model)
         self.progress = Progress()
+        self.states = StateWriter()
         spec = getattr(model, "spec", None)
         self.identity: dict[str, Any] = {
             "settings": to_mapping(settings),
@@ -192,6 +196,7 @@ class _Run:
         advice = "lower the learning rate or the regularisers' weights"
         if self.directory is None:
             raise NumericalError(f"training diverged in epoch {epoch + 1}: the loss is NaN or infinite; {advice}.")
+        self.states.wait()
         self.progress = read_state(self._file("state"), self.step, self.best, self.identity)
         self.finish()
         raise NumericalError(
@@ -205,7 +210,7 @@ class _Run:
 
     def _write_state(self) -> None:
         if self.directory is not None:
-            write_state(self._file("state"), self.step, self.best, self.progress, self.identity)
+            self.states.write(self._file("state"), self.step, self.best, self.progress, self.identity)
 
     def _save_model(self, name: str) -> None:
         if self.directory is not None:
