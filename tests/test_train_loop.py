@@ -81,6 +81,13 @@ def test_digits_are_learnt_above_80_percent(name: str, digits: Dataset) -> None:
     assert result.history[-1]["loss"] < result.history[0]["loss"]
 
 
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
+def test_smooth_networks_learn_digits_from_their_initial_weights(activation: str, digits: Dataset) -> None:
+    model = models.build("digits-cnn", "digits", activation=activation, seed=0)
+    result = train(model, digits, replace(QUICK, epochs=8, batch=32, lr=0.1, grad_align=0.0), device="cpu")
+    assert accuracy(result.model, digits.x_test, digits.y_test) > 0.8
+
+
 def test_fine_tuning_moves_the_slopes_of_grafted_neurons_only(digits: Dataset) -> None:
     model = grafted()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
