@@ -115,7 +115,7 @@ def _command(experiment: pipeline.Experiment) -> str:
 def _show(results: ExperimentResults, folder: Path) -> None:
     console = Console()
     for run in results.runs:
-        table = Table("Model", title=f"{run.title}, eps {run.eps:.4g} (in brackets: the paper)", title_justify="left")
+        table = Table("Model", title=f"{run.title}, eps {run.radius} (in brackets: the paper)", title_justify="left")
         for column in COLUMNS:
             table.add_column(column.head, justify="right")
         for row in rows(run):

@@ -46,7 +46,7 @@ def markdown(results: ExperimentResults) -> str:
     if results.scale != "full":
         parts.append(f"Scale: {results.scale}. Another network on other data: these figures only show that it runs.")
     for run in results.runs:
-        parts += [f"## {run.title}, eps {_radius(run.eps)}", _table(run), _sentence(run)]
+        parts += [f"## {run.title}, eps {run.radius}", _table(run), _sentence(run)]
     if results.missing:
         parts.append(f"Not finished: {', '.join(results.missing)}.")
     parts.append(_origin(results))
@@ -93,12 +93,6 @@ def _literature(run: RunResults) -> list[dict[str, Any]]:
 def _attack(run: RunResults) -> str | None:
     attack = run.settings.get("attack")
     return attack and f"{attack['method']}, {attack['steps']} steps, {attack['restarts']} restarts"
-
-
-def _radius(eps: float) -> str:
-    """2/255 where it is one of those, else the number."""
-    whole = round(eps * 255)
-    return f"{whole}/255" if abs(eps * 255 - whole) < 1e-9 and whole else f"{eps:.4g}"
 
 
 def _plain(title: str) -> str:

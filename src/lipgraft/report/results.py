@@ -141,6 +141,12 @@ class RunResults:
         if not self.models:
             raise ValueError("a run without a model has no results")
 
+    @property
+    def radius(self) -> str:
+        """eps for readers: 2/255 where it is one of those, else the number."""
+        whole = round(self.eps * 255)
+        return f"{whole}/255" if abs(self.eps * 255 - whole) < 1e-9 and whole else f"{self.eps:.4g}"
+
 
 @dataclass(frozen=True, eq=False)
 class ExperimentResults:

@@ -57,14 +57,14 @@ def headline(results: RunResults) -> str:
     before, grafted = results.models[0], [m for m in results.models if m.grafted]
     proved = f"{percent(before.va)} % of the {results.counts.get('certified', 0)} images"
     if not grafted:
-        return f"{before.title} is proved robust at eps {results.eps:.4g} on {proved}."
+        return f"{before.title} is proved robust at eps {results.radius} on {proved}."
     after = max(grafted, key=lambda m: m.va)
     moved = "raises" if after.va > before.va else "leaves" if after.va == before.va else "lowers"
     change = (
         f"at {percent(after.va)} %" if moved == "leaves" else f"from {percent(before.va)} % to {percent(after.va)} %"
     )
     return (
-        f"Grafting ({after.title}) {moved} the share of images proved robust at eps {results.eps:.4g} {change}, "
+        f"Grafting ({after.title}) {moved} the share of images proved robust at eps {results.radius} {change}, "
         f"while standard accuracy goes from {percent(before.sa)} % to {percent(after.sa)} %."
     )
 

@@ -54,7 +54,7 @@ def figure(
 def drawn(results: RunResults) -> list[Figure]:
     """The figures that this run has data for."""
     words = {
-        "eps": f"{results.eps:.4g}",
+        "eps": results.radius,
         "count": results.counts.get("certified", 0),
         "method": results.margin_method.upper(),
         "units": results.lipschitz_units,
