@@ -95,8 +95,12 @@ def test_the_settings_of_a_run_are_a_recipe(tmp_path: Path) -> None:
 
 
 def test_a_flag_goes_before_the_recipe() -> None:
-    assert load_recipe("quickstart", seed=5).seed == 5
-    assert load_recipe("quickstart", seed=None).seed == 0
+    recipe = load_recipe("quickstart", {"seed": 5, "certify.count": 7, "defaults.finetune.epochs": 3})
+    assert (recipe.seed, recipe.certify.count) == (5, 7)
+    assert {model.finetune.epochs for model in recipe.models if model.finetune is not None} == {3}
+    assert load_recipe("quickstart").seed == 0
+    with pytest.raises(SettingsError, match="Did you mean 'certify\\.count'"):
+        load_recipe("quickstart", {"certify.cuont": 7})
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

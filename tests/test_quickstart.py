@@ -101,6 +101,8 @@ def test_mistakes_are_answered_with_one_line(
     assert "Did you mean 'eps'" in fails(["run", str(tmp_path / "bad.yaml")], capsys)
     other = ["run", str(finished.parent / "small.yaml"), "--out", str(finished), "--seed", "4"]
     assert "seed = 0, not 4" in fails(other, capsys)
+    other[-2:] = ["--set", "certify.count=7"]
+    assert "not 7" in fails(other, capsys)
     assert "not a run directory" in fails(["report", str(tmp_path)], capsys)
 
 

@@ -10,13 +10,14 @@ import typer
 from rich.console import Console
 
 from lipgraft import pipeline
-from lipgraft.cli.common import DataRootOption, DeviceOption, JsonOption, example, resolve_device
+from lipgraft.cli.common import DataRootOption, DeviceOption, JsonOption, example, parse_set, resolve_device
 from lipgraft.cli.report import show
 from lipgraft.errors import SettingsError
 
 EPILOG = example(
     "lipgraft run quickstart",
     "lipgraft run my-recipe.yaml --out runs/mine --device cuda",
+    "lipgraft run quickstart --set certify.verifier.max_subproblems=400 --out runs/longer",
     "lipgraft run runs/quickstart/config.yaml --out runs/again",
 )
 
@@ -28,6 +29,10 @@ def run(
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Run directory; default runs/ and the recipe's name.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of the recipe, like certify.count=100; repeatable."),
     ] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
@@ -44,7 +49,8 @@ def run(
         return
     if recipe is None:
         raise SettingsError(f"which recipe? Known: {', '.join(pipeline.recipe_names())}, or a YAML file of your own.")
-    chosen = pipeline.load_recipe(recipe, seed=seed)
+    changes = {**parse_set(set_), **({} if seed is None else {"seed": seed})}
+    chosen = pipeline.load_recipe(recipe, changes)
     directory = out or Path("runs") / chosen.name
     console = Console(stderr=True, highlight=False)
 

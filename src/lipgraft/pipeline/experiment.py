@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.pipeline.loading import over, read, resolve
+from lipgraft.pipeline.loading import changed, over, read, resolve
 from lipgraft.pipeline.recipe import Recipe
-from lipgraft.pipeline.rows import expand, nested
+from lipgraft.pipeline.rows import expand
 from lipgraft.report.published import PUBLISHED, published
 from lipgraft.settings import build, setting
 
@@ -153,8 +153,7 @@ def _run(
     recipe = over(recipe, {key: value for key, value in run.items() if key not in own})
     if scale == SMOKE:
         recipe = over(over(recipe, file.smoke), given.smoke)
-    for key, value in changes.items():
-        recipe = over(recipe, nested(key, value))
+    recipe = changed(recipe, changes)
     recipe["name"] = f"{experiment}-{given.name}"
     recipe["title"] = given.title or given.name
     if scale == SMOKE:

@@ -25,11 +25,27 @@ def recipe_names() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in _built_in().iterdir() if file.name.endswith(".yaml"))
 
 
-def load_recipe(source: str | Path, **overrides: Any) -> Recipe:
-    """A recipe by name, from a YAML file, or from the config.yaml of a run. overrides: top-level keys that go first."""
-    mapping = read(str(source))
-    mapping.update({key: value for key, value in overrides.items() if value is not None})
-    return resolve(mapping, where=str(source))
+def load_recipe(source: str | Path, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe by name, from a YAML file, or from the config.yaml of a run.
+
+    changes: settings by dotted key, such as {"certify.count": 100}, that go first.
+    """
+    return resolve(changed(read(str(source)), changes or {}), where=str(source))
+
+
+def changed(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with these settings, by dotted key, laid over it."""
+    out = dict(mapping)
+    for key, value in changes.items():
+        out = over(out, nested(key, value))
+    return out
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """{"a": {"b": value}} of "a.b"."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
 
 
 def resolve(mapping: Mapping[str, Any], where: str = "recipe") -> Recipe:

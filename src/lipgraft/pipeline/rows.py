@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.pipeline.loading import over
+from lipgraft.pipeline.loading import nested, over
 
 Row = dict[str, Any]
 
@@ -69,10 +69,3 @@ def _filled(text: str, words: Mapping[str, Any], where: str) -> str:
         return text.format(**words)
     except (KeyError, IndexError):
         raise SettingsError(f"{where}: {text!r} may name {', '.join(f'{{{word}}}' for word in words)} alone.") from None
-
-
-def nested(key: str, value: Any) -> Row:
-    """{"a": {"b": value}} of "a.b"."""
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
