@@ -68,7 +68,7 @@ def lipschitz(
 
 def default_batch(device: torch.device) -> int:
     """Enough images to fill a GPU; few enough that a CPU's memory and patience last."""
-    return 64 if device.type == "cuda" else 4
+    return 128 if device.type == "cuda" else 4
 
 
 def _check(x: Tensor, batch: int | None, settings: LipschitzSettings) -> None:
