@@ -30,6 +30,7 @@ from lipgraft.errors import SettingsError
 
 EPILOG = example(
     "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --ratio 0.5 --out grafted.safetensors --show",
+    "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --lines fitted --out grafted.safetensors",
     "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --set pool=0.9 --set last_layer=cap --show",
 )
 
@@ -47,6 +48,9 @@ def graft(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the criterion, such as pool=0.9; repeatable."),
     ] = None,
+    lines: Annotated[
+        str, typer.Option(help="Initial lines: constant, or fitted to each activation over the calibration images.")
+    ] = "constant",
     slope: Annotated[float, typer.Option(help="Initial slope of the lines.")] = 0.4,
     intercept: Annotated[float, typer.Option(help="Initial intercept of the lines.")] = 0.0,
     count: Annotated[
@@ -69,6 +73,7 @@ def graft(
         raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")
     settings = parse_set(set_)
     grafting.check_selection(criterion, ratio, **settings)
+    grafting.check_lines(lines)
     dataset = datasets.load(data, root=data_root)
     model = _load(checkpoint, dataset, resolve_device(device))
     size = count or grafting.calibration_size(model.spec.name if hasattr(model, "spec") else "", data)
@@ -78,9 +83,11 @@ def graft(
     summary = grafting.summarise(masks, scores)
     overlap = None if compare is None else grafting.overlap(masks, grafting.masks_of(models.load(compare)))
     if out is not None:
-        made = {"criterion": criterion, "ratio": ratio, "settings": settings, "slope": slope, "intercept": intercept}
+        started = {"lines": lines, "slope": slope, "intercept": intercept}
+        made = {"criterion": criterion, "ratio": ratio, "settings": settings, **started}
         scored = {"data": data, "eps": eps, "bounds": bounds, "count": len(x), "seed": seed}
-        new = grafting.apply(model, masks, slope=slope, intercept=intercept, input_shape=scores.input_shape)
+        start = grafting.chosen_lines(lines, model, x)
+        new = grafting.apply(model, masks, slope, intercept, lines=start, input_shape=scores.input_shape)
         models.save(new, out, extra={"graft": {**made, **scored}})
     if json:
         print_json({**summary.to_dict(), "overlap": None if overlap is None else _overlap_dict(overlap)})

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError, unknown_name
 from lipgraft.graft.activation import GraftedActivation
+from lipgraft.graft.lines import Line
 from lipgraft.graft.rewrite import called_activation, called_once, overwrites_shared_input, rewrite
 from lipgraft.graft.traced import input_shape_of, traced
 from lipgraft.network import activation_calls
@@ -23,12 +24,14 @@ def apply(
     slope: float = 0.4,
     intercept: float = 0.0,
     *,
+    lines: Mapping[str, Line] | None = None,
     input_shape: Shape | None = None,
 ) -> nn.Module:
     """A copy of the model whose masked neurons are lines slope z + intercept; the model itself is untouched.
 
     masks: {activation name: boolean tensor of the activation's shape}; activations that are not named stay as they are.
     A graft that is there already gets the new mask, and neurons that were grafted before keep their line.
+    lines: lines by activation name, such as `fit_lines` finds, in place of one slope and intercept for all.
     input_shape: of one input, when the model has no `spec` that says it; without either, a mask of the wrong shape is
     found at the first forward pass instead of here.
 
@@ -45,10 +48,10 @@ def apply(
     _check_shapes(masks, model, input_shape)
     _check_in_place(graph, {name: calls[name] for name in masks})
     like = _like(model)
-    grafts = {
-        name: _graft(called_activation(graph, calls[name]), mask, slope, intercept, like)
-        for name, mask in masks.items()
-    }
+    grafts = {}
+    for name, mask in masks.items():
+        line = Line(slope, intercept) if lines is None else _line_of(lines, name)
+        grafts[name] = _graft(called_activation(graph, calls[name]), mask, line, like)
     modules = dict(new.named_modules())
     if all(called_once(graph, calls[name]) and name in modules for name in grafts):
         for name, graft in grafts.items():
@@ -91,11 +94,17 @@ def _check_in_place(graph: fx.GraphModule, calls: Mapping[str, fx.Node]) -> None
             )
 
 
-def _graft(old: nn.Module, mask: Tensor, slope: float, intercept: float, like: Tensor) -> GraftedActivation:
+def _line_of(lines: Mapping[str, Line], name: str) -> Line:
+    if name not in lines:
+        raise SettingsError(f"there are no lines for the activation {name}, which has a mask.")
+    return lines[name]
+
+
+def _graft(old: nn.Module, mask: Tensor, line: Line, like: Tensor) -> GraftedActivation:
     """The graft that takes the place of `old`; lines that `old` has already are kept."""
     mask = mask.to(like.device)
     base = old.base if isinstance(old, GraftedActivation) else old
-    graft = GraftedActivation(base, mask, slope, intercept).to(like).train(old.training)
+    graft = GraftedActivation(base, mask, line.slope, line.intercept).to(like).train(old.training)
     if isinstance(old, GraftedActivation) and old.mask.shape == mask.shape:
         with torch.no_grad():
             graft.gamma.copy_(torch.where(old.mask, old.gamma, graft.gamma))

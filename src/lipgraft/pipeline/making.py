@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lipgraft import data as datasets
 from lipgraft import graft as grafting
@@ -65,7 +65,8 @@ class Workshop:
         def make(scratch: Path) -> tuple[nn.Module, Result]:
             scores = self._scores_for(graft)
             masks = grafting.select(self.pretrained, scores, graft.criterion, graft.ratio, **graft.options)
-            new = grafting.apply(self.pretrained, masks, slope=graft.slope, intercept=graft.intercept)
+            lines = grafting.chosen_lines(graft.lines, self.pretrained, self._calibration(graft)[0])
+            new = grafting.apply(self.pretrained, masks, graft.slope, graft.intercept, lines=lines)
             return new, grafting.summarise(masks, scores).to_dict()
 
         what = f"{model.title}: grafting {graft.ratio:.0%} of the neurons by {graft.criterion}"
@@ -109,10 +110,9 @@ class Workshop:
     def _scores_for(self, graft: GraftSettings) -> grafting.Scores:
         """Scores over the calibration images, computed once; of the graft only the gain depends, on the slope."""
         recipe, settings = self.recipe, self.recipe.calibration
-        count = graft.calibration or settings.count or grafting.calibration_size(recipe.network, recipe.data)
-        key = graft.slope, count
+        x, y = self._calibration(graft)
+        key = graft.slope, len(x)
         if key not in self._scores:
-            x, y = grafting.calibration_set(self.data, count, seed=recipe.seed)
             self._scores[key] = grafting.score(
                 self.pretrained,
                 x,
@@ -124,6 +124,14 @@ class Workshop:
                 progress=self.progress,
             )
         return self._scores[key]
+
+    def _calibration(self, graft: GraftSettings) -> tuple[Tensor, Tensor]:
+        """The images to score with and to fit lines to, and their labels."""
+        recipe = self.recipe
+        size = grafting.calibration_size(recipe.network, recipe.data)
+        return grafting.calibration_set(
+            self.data, graft.calibration or recipe.calibration.count or size, seed=recipe.seed
+        )
 
 
 def history(run: RunDirectory, recipe: Recipe) -> list[dict[str, Any]]:

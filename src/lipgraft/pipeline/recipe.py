@@ -11,6 +11,7 @@ from lipgraft.attack.methods import method_named
 from lipgraft.bounds import METHODS
 from lipgraft.data import entry
 from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.graft.lines import LINES
 from lipgraft.graft.select import check_selection
 from lipgraft.lipschitz import NOTIONS, UNITS, LipschitzSettings
 from lipgraft.models import ACTIVATIONS, NETWORKS
@@ -51,8 +52,13 @@ class GraftSettings:
     criterion: str = setting("weighted-interval", "How neurons are chosen; `lipgraft graft --help` lists the names.")
     ratio: float = setting(0.5, "Share of all neurons to graft.")
     options: dict[str, Any] = setting({}, "Settings of the criterion, such as pool: 0.9.")
-    slope: float = setting(0.4, "Slope of a line before fine-tuning.")
-    intercept: float = setting(0.0, "Intercept of a line before fine-tuning.")
+    lines: str = setting(
+        "constant",
+        "Lines before fine-tuning: constant, all alike; fitted, each to its activation over the calibration images.",
+        choices=LINES,
+    )
+    slope: float = setting(0.4, "Slope of constant lines, and of the lines that the gain-aware score expects.")
+    intercept: float = setting(0.0, "Intercept of constant lines.")
     calibration: int | None = setting(None, "Training images to score with, instead of calibration.count.")
 
     def __post_init__(self) -> None:
