@@ -1,7 +1,7 @@
 """Interval arithmetic by centre and radius, with gradients of its own: what a loss on bounds costs in each step.
 
-The same intervals as `lipgraft.bounds.interval`, in a form that convolutions take as it is, and through ReLUs and lines
-in a third of the operations that autograd would record. For training alone: nothing is rounded outward.
+The same intervals as `lipgraft.bounds.interval`, whose rules serve proofs and every kind of activation; here in a form
+that convolutions take as it is, with fewer operations through ReLUs and lines than autograd would record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lipgraft.bounds.interval import activation_interval
-from lipgraft.network.graph import Activation, Add, Conv, Input, Linear, Network, Node, Pad, Reshape, Scale
+from lipgraft.network.graph import Activation, Add, Conv, Linear, Network, Node, Pad, Reshape, Scale
 
 Ball = tuple[Tensor, Tensor]
 """Centre and radius, (B, *shape) each."""
@@ -52,8 +52,6 @@ def step(node: Node, inputs: list[Ball]) -> Ball:
             return c.reshape(-1, *node.shape), r.reshape(-1, *node.shape)
         case Activation():
             return _activation(node, c, r)
-        case Input():
-            return c, r
     raise AssertionError(f"no rule for {type(node).__name__}")
 
 
