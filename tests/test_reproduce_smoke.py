@@ -117,7 +117,7 @@ def test_results_are_small_and_say_where_they_come_from(name: str, everything: t
 def test_what_experiments_share_is_made_once(everything: tuple[Path, Heard]) -> None:
     made = everything[1].made
     total = work([load_experiment(name, "smoke") for name in NAMES])
-    assert sum(what.startswith("adversarial training") for what in made) == total.pretrainings == 7
+    assert sum(what.startswith("adversarial training") for what in made) == total.pretrainings == 8
     # Two rows may even come to the same mask and be one from there on.
     assert 30 < sum("fine-tuning" in what for what in made) <= total.finetunings
     assert sum("certifying" in what for what in made) <= total.models

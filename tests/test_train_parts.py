@@ -72,7 +72,7 @@ def test_settings_survive_a_trip_through_a_mapping() -> None:
 def test_presets_are_the_published_schedules_but_for_clipping() -> None:
     first, second = preset("pretrain"), preset("finetune")
     assert (first.epochs, first.lr, first.schedule, first.milestones) == (200, 0.1, "multistep", (100, 150))
-    assert (first.clip, second.clip) == (4.0, 0.0)
+    assert first.clip == second.clip == 4.0
     assert (second.epochs, second.lr, second.graft_lr, second.schedule) == (100, 1e-3, 0.01, "cosine")
     for settings in (first, second):
         assert (settings.batch, settings.momentum, settings.weight_decay, settings.grad_align) == (128, 0.9, 5e-4, 0.2)
