@@ -114,6 +114,20 @@ def test_ctrl_c_ends_with_130_and_a_hint_how_to_go_on(capsys: pytest.CaptureFixt
     assert len(error.strip().splitlines()) == 1
 
 
+def test_a_device_that_fails_is_one_line_with_a_hint_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = typer.Typer()
+
+    @commands.command()
+    def fail() -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nSearch for it.")
+
+    assert execute(commands, []) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: the device failed: CUDA error: an illegal memory access was encountered. ")
+    assert "run the same command again to go on" in error
+    assert len(error.strip().splitlines()) == 1
+
+
 def test_an_error_that_is_not_the_users_keeps_its_trace() -> None:
     commands = typer.Typer()
 

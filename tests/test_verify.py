@@ -195,6 +195,15 @@ def test_time_runs_out_as_timeout_and_not_as_proof(generator: torch.Generator) -
     assert all((v.status, v.reason) == ("unknown", "timeout") for v in never)
 
 
+def test_standard_accuracy_is_counted_even_when_time_is_over_at_once(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    y[::2] = (y[::2] + 1) % 4
+    late = verify(model, x, y, radii(model, x), settings=replace(BARE, total_seconds=1e-9, images=4))
+    assert [v.method == "misclassified" for v in late] == [True, False] * 7
+    assert measure(late).sa == 0.5
+
+
 def test_subproblems_run_out_at_the_same_place_in_every_run(generator: torch.Generator) -> None:
     model = convolutional(generator)
     x, y = classified(model, 30, generator)

@@ -322,3 +322,15 @@ def test_work_that_fails_is_halved_down_to_the_items_that_cannot_be_done() -> No
     assert out == [0, 10, 20, 30, 40, ([5], "item 5"), 60, 70]
     with pytest.raises(ValueError, match="not ours"):
         in_halves([1], lambda items: (_ for _ in ()).throw(ValueError("not ours")), lambda items, why: [])
+
+
+def test_a_device_that_failed_is_no_verdict_on_any_image() -> None:
+    calls: list[list[int]] = []
+
+    def work(items: list[int]) -> list[int]:
+        calls.append(items)
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(torch.AcceleratorError):
+        in_halves([1, 2], work, lambda items, why: items)
+    assert calls == [[1, 2]]

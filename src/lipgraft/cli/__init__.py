@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from lipgraft.cli import attack, bench, data, export, graft, lipschitz, report, reproduce, run, train, verify
@@ -14,6 +15,7 @@ from lipgraft.errors import LipgraftError
 from lipgraft.version import __version__
 
 ERROR, USAGE, INTERRUPTED = 1, 2, 130  # exit codes
+GO_ON = "What was finished is kept; run the same command again to go on (`train`: with --resume)."
 
 app = typer.Typer(
     name="lipgraft",
@@ -62,12 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> int:
-    """Run a command line; a LipgraftError becomes one line on standard error."""
+    """Run a command line; a LipgraftError or a failure of the GPU becomes one line on standard error."""
     usage_error: Any = typer.BadParameter.__mro__[1]  # click's UsageError, which newer Typer versions carry inside
     try:
         code = commands(args=line, prog_name="lipgraft", standalone_mode=False)
     except LipgraftError as error:
         return _fail(error, str(error), ERROR, debug)
+    except torch.AcceleratorError as error:
+        reason = str(error).partition("\n")[0]
+        return _fail(error, f"the device failed: {reason}. {GO_ON}", ERROR, debug)
     except usage_error as error:
         context = getattr(error, "ctx", None)
         hint = f"; try `{context.command_path} --help`." if context is not None else "."
@@ -76,10 +81,7 @@ def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> i
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # some Typer versions turn Ctrl-C into this exit code themselves
-        typer.echo(
-            "interrupted: what was finished is kept; run the same command again to go on (`train`: with --resume).",
-            err=True,
-        )
+        typer.echo(f"interrupted. {GO_ON}", err=True)
     return code if isinstance(code, int) else 0
 
 

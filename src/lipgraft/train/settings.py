@@ -119,8 +119,8 @@ PRESETS: dict[str, TrainSettings] = {
     "pretrain-short": replace(_PRETRAIN, epochs=50, schedule="hurry", clip=1.0),
     "finetune-short": replace(_FINETUNE, epochs=10, lr=5e-3, graft_lr=0.02, schedule="hurry"),
 }
-"""pretrain and finetune are the published schedules, but for the clipping, without which CNN-B can diverge at this learning
-rate and with the slope loss; the short ones are for people in a hurry."""
+"""pretrain and finetune are the published schedules, but for the clipping, without which CNN-B can diverge, at this
+learning rate or with the slope loss; the short ones are for people in a hurry."""
 
 
 def preset(name: str) -> TrainSettings:

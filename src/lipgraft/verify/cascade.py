@@ -37,16 +37,15 @@ def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
     waiting: list[Opened] = []
     size = job.settings.images
     for first in range(0, len(job.x), size):
-        images = list(range(first, min(first + size, len(job.x))))
+        named = _guarded(job, clean, list(range(first, min(first + size, len(job.x)))))
+        yield from named.decided
         limit = job.settings.total_seconds
         if limit is not None and job.ledger.now() > limit:
-            yield from (job.ledger.verdict(image, "unknown", reason="timeout") for image in images)
+            yield from (job.ledger.verdict(image, "unknown", reason="timeout") for image in named.rest)
             continue
-        for stage in (clean, attacked):
-            sorted_ = _guarded(job, stage, images)
-            yield from sorted_.decided
-            images = sorted_.rest
-        decided, opened = _bounded(job, images)
+        survived = _guarded(job, attacked, named.rest)
+        yield from survived.decided
+        decided, opened = _bounded(job, survived.rest)
         waiting += opened
         yield from decided
     if waiting:

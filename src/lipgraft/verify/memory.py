@@ -33,8 +33,8 @@ def in_halves(
 ) -> list[T]:
     """work(items); what raises a RuntimeError is halved and done again, down to single items, which are `failed`.
 
-    So one item that cannot be done takes no other with it. The second argument of `failed` says why: "memory", or the
-    error's text.
+    So one item that cannot be done takes no other with it, unless the device itself failed. The second argument of
+    `failed` says why: "memory", or the error's text.
     """
     if not items:
         return []
@@ -50,9 +50,14 @@ def in_halves(
 
 
 def explain(error: RuntimeError) -> str:
-    """ "memory", or the first line of what went wrong."""
+    """ "memory", or the first line of what went wrong.
+
+    A device that failed is not the image's fault: nothing runs there any more, so the error goes on its way.
+    """
     if is_out_of_memory(error):
         return "memory"
+    if isinstance(error, torch.AcceleratorError):
+        raise error
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
 
