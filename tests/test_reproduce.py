@@ -98,7 +98,7 @@ def test_tables_share_their_pretraining_and_the_rows_that_both_show() -> None:
         recipe.pretrain
         for where, recipe, _ in rows()
         if (recipe.network, recipe.data, recipe.activation, recipe.eps) == ("cnn-b", "cifar10", "relu", 2 / 255)
-        and not where.endswith("-l1")
+        and not where.endswith(("-l1", "-published"))  # runs about the pre-training itself
     ]
     assert len(same) > 40
     assert len(set(same)) == 1
