@@ -20,6 +20,7 @@ from torch import nn
 from lipgraft import models
 from lipgraft.cli import main
 from lipgraft.data import Dataset
+from lipgraft.errors import SettingsError
 from lipgraft.verify import (
     RESULTS,
     Identity,
@@ -159,6 +160,29 @@ def test_more_images_can_be_asked_for_later(tmp_path: Path) -> None:
     assert table(rows)[:5] == table(first)
 
 
+def test_images_from_the_middle_are_those_of_the_whole_run(tmp_path: Path) -> None:
+    data = dataset(12)
+    whole = verify_run(network(), data, 0.05, tmp_path / "whole", settings=SETTINGS)
+    new: list[int] = []
+    rows = verify_run(network(), data, 0.05, tmp_path / "run", start=4, count=3, settings=SETTINGS)
+    assert [row.image for row in rows] == [4, 5, 6]
+    assert table(rows) == table(whole)[4:7]
+    more = verify_run(
+        network(),
+        data,
+        0.05,
+        tmp_path / "run",
+        start=5,
+        settings=SETTINGS,
+        decided=lambda row: new.append(row.image),
+    )
+    assert sorted(new) == list(range(7, 12))
+    assert table(more) == table(whole)[5:]
+    for start in (-1, 12):
+        with pytest.raises(SettingsError, match="of 12 test images"):
+            verify_run(network(), data, 0.05, tmp_path / "run", start=start, settings=SETTINGS)
+
+
 SCRIPT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -206,6 +230,8 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
     with sqlite3.connect(out / RESULTS) as connection:
         assert connection.execute("SELECT count(*) FROM results").fetchone() == (4,)
     connection.close()
+    assert main(["verify", *line, "--start", "3", "--count", "2", "--json"]) == 0
+    assert [image["image"] for image in json.loads(capsys.readouterr().out)["images"]] == [3, 4]
     assert main(["verify", *line, "--recheck", "float64"]) == 1
     assert "recheck" in capsys.readouterr().err
     assert main(["verify", *line, "--set", "batches=3"]) == 1

@@ -1,4 +1,4 @@
-"""lipgraft verify: the first test images of a data set, a property of an ONNX network, or a table of properties."""
+"""lipgraft verify: test images of a data set, a property of an ONNX network, or a table of properties."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EPILOG = example(
 WAYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("--instances",), ("--out",)),
     (("--onnx", "--vnnlib"), ("--results",)),
-    (("CHECKPOINT", "--data", "--eps", "--out"), ("--count", "--total-seconds", "--data-root")),
+    (("CHECKPOINT", "--data", "--eps", "--out"), ("--start", "--count", "--total-seconds", "--data-root")),
 )
 
 
@@ -57,7 +57,8 @@ def verify(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; if it exists, the run goes on where it stopped.")
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="First so many test images; default all.")] = None,
+    start: Annotated[int | None, typer.Option(min=0, help="Number of the first test image; default 0.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="So many test images; default all.")] = None,
     onnx: Annotated[Path | None, typer.Option(help="A network in an ONNX file, to go with --vnnlib.")] = None,
     vnnlib: Annotated[Path | None, typer.Option(help="The property to verify: prints unsat where it holds.")] = None,
     results: Annotated[Path | None, typer.Option(help="File for that word and the counterexample.")] = None,
@@ -87,6 +88,7 @@ def verify(
         "--data": data,
         "--eps": eps,
         "--out": out,
+        "--start": start,
         "--count": count,
         "--total-seconds": total_seconds,
         "--data-root": data_root,
@@ -101,7 +103,7 @@ def verify(
     settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device)
     if checkpoint is not None and data is not None and eps is not None and out is not None:
-        _verify_images(checkpoint, data, data_root, eps, out, count, settings, where, json=json)
+        _verify_images(checkpoint, data, data_root, eps, out, start or 0, count, settings, where, json=json)
         return
     if settings.total_seconds is not None:
         raise SettingsError("total_seconds is for the images of a CHECKPOINT; use --timeout, seconds per property.")
@@ -132,6 +134,7 @@ def _verify_images(
     data_root: Path | None,
     eps: float,
     out: Path,
+    start: int,
     count: int | None,
     settings: VerifySettings,
     where: torch.device,
@@ -147,6 +150,7 @@ def _verify_images(
             dataset,
             eps,
             out,
+            start=start,
             count=count,
             settings=settings,
             started=progress.started,

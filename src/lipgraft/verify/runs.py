@@ -1,4 +1,4 @@
-"""A verification run over the first test images of a data set: into a store, as images end, and resumable."""
+"""A verification run over test images of a data set: into a store, as images end, and resumable."""
 
 from __future__ import annotations
 
@@ -27,28 +27,32 @@ def verify_run(
     eps: float,
     out: str | os.PathLike[str],
     *,
+    start: int = 0,
     count: int | None = None,
     settings: VerifySettings | None = None,
     started: Callable[[int, list[Row]], None] | None = None,
     decided: Callable[[Row], None] | None = None,
     watch: Watch | None = None,
 ) -> list[Row]:
-    """Verify the first `count` test images (all by default) and return their rows, in order.
+    """Verify `count` test images (all by default) from number `start` on, and return their rows, in order.
 
     out: the run's folder, which gets `results.sqlite`; what it holds already is not done again. started(total, rows) is
     called once with the rows found there, decided(row) for every new one, watch as in `verify_stream`.
     """
     chosen = settings or VerifySettings()
-    total = len(data.x_test) if count is None else min(count, len(data.x_test))
-    if total < 1:
-        raise SettingsError("there are no images to verify; count must be at least 1.")
+    size = len(data.x_test)
+    wanted = range(start, size if count is None else min(start + count, size))
+    if start < 0 or not wanted:
+        raise SettingsError(
+            f"there are no images to verify; of {size} test images, start must be one and count at least 1."
+        )
     identity = Identity(fingerprint(model), data.name, float(eps), to_mapping(chosen))
     with ResultStore(Path(out) / RESULTS, identity) as store:
-        before = [row for row in store.rows() if row.image < total]
+        before = [row for row in store.rows() if row.image in wanted]
         if started is not None:
-            started(total, before)
+            started(len(wanted), before)
         done = {row.image for row in before}
-        todo = [index for index in range(total) if index not in done]
+        todo = [index for index in wanted if index not in done]
         if todo:
             index = torch.tensor(todo, device=data.x_test.device)
             x, y = images(data.x_test[index]), data.y_test[index]
@@ -58,4 +62,4 @@ def verify_run(
                 store.put(row)
                 if decided is not None:
                     decided(row)
-        return [row for row in store.rows() if row.image < total]
+        return [row for row in store.rows() if row.image in wanted]
