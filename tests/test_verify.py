@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 from lipgraft.errors import SettingsError
 from lipgraft.graft.activation import GraftedActivation
 from lipgraft.verify import Verdict, VerifySettings, measure, verify, verify_stream
+from lipgraft.verify.bounding import Bounding
+from lipgraft.verify.job import Job
+from lipgraft.verify.optimise import Optimised, Steps, optimise
 
 FAST = VerifySettings(attack_steps=10, attack_restarts=1, alpha_iterations=5, refine_iterations=3, bab_iterations=3)
 BARE = replace(FAST, attack_restarts=0, search_every=0)
@@ -193,6 +197,38 @@ def test_time_runs_out_as_timeout_and_not_as_proof(generator: torch.Generator) -
     assert all((late[i].status, late[i].reason) == ("unknown", "timeout") for i in hard)
     never = verify(model, x, y, radii(model, x), settings=replace(BARE, total_seconds=1e-9))
     assert all((v.status, v.reason) == ("unknown", "timeout") for v in never)
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_time_that_is_over_ends_the_bounds_of_a_group_too(
+    after: int, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """after: how often the run is still in time when it is asked; then nothing is optimised any more."""
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    eps, settings = radii(model, x), replace(BARE, batch=2, total_seconds=1e9)
+    whole = verify(model, x, y, eps, settings=settings)
+    asked, lengths = 0, []
+
+    def late(job: Job) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > after
+
+    def counted(bounding: Bounding, alpha: Tensor, beta: Tensor, steps: Steps, *, early: bool = False) -> Optimised:
+        lengths.append((asked > after, steps.iterations))
+        return optimise(bounding, alpha, beta, steps, early=early)
+
+    monkeypatch.setattr(Job, "late", late)
+    for part in ("refine", "incomplete"):
+        monkeypatch.setattr(import_module(f"lipgraft.verify.{part}"), "optimise", counted)
+    found = verify(model, x, y, eps, settings=settings)
+    assert all(iterations == 0 for over, iterations in lengths if over)
+    assert sum(iterations > 0 for _, iterations in lengths) == after - 1  # the first question is the group's
+    for early, full in zip(found, whole, strict=True):
+        assert early.status == full.status or (early.status, early.reason) == ("unknown", "timeout")
+    assert any(verdict.reason == "timeout" for verdict in found)
+    assert any(verdict.method == "crown" and verdict.status == "verified" for verdict in found)
 
 
 def test_standard_accuracy_is_counted_even_when_time_is_over_at_once(generator: torch.Generator) -> None:

@@ -88,8 +88,7 @@ class BranchAndBound:
     def _stop_late(self) -> None:
         """Images that have used up their own time or subproblems, or all of them when the whole run's time is over."""
         ledger, settings = self.job.ledger, self.job.settings
-        over = settings.total_seconds is not None and ledger.now() > settings.total_seconds
-        most = settings.max_subproblems
+        over, most = self.job.late(), settings.max_subproblems
         for place, number in enumerate(self.number):
             if self.stopped[place]:
                 continue

@@ -39,8 +39,7 @@ def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
     for first in range(0, len(job.x), size):
         named = _guarded(job, clean, list(range(first, min(first + size, len(job.x)))))
         yield from named.decided
-        limit = job.settings.total_seconds
-        if limit is not None and job.ledger.now() > limit:
+        if job.late():
             yield from (job.ledger.verdict(image, "unknown", reason="timeout") for image in named.rest)
             continue
         survived = _guarded(job, attacked, named.rest)

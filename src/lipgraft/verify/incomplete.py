@@ -68,7 +68,7 @@ def bounded(job: Job, images: list[int]) -> Bounded:
         intervals = [(lower[some], upper[some]) for lower, upper in prepared.intervals]
         box = (job.box.lower[index[some]], job.box.upper[index[some]])
         steps = Steps(settings.refine_iterations, settings.lr_root, settings.lr_beta, settings.decay)
-        intervals = refine(job.network, intervals, box, settings.refine, steps, settings.batch)
+        intervals = refine(job.network, intervals, box, settings.refine, steps, settings.batch, job.late)
         roots = Roots.of(Layout.of(job.network, job.network.output), intervals, index[some], job.y[index[some]], box)
         margins = margins[some]
         sub, broken = _optimised(job, remaining, roots, target[some], margins)
@@ -100,7 +100,10 @@ Broken = dict[int, tuple[Tensor, float]]
 def _optimised(
     job: Job, images: list[int], roots: Roots, target: Tensor, margins: Tensor
 ) -> tuple[Subproblems, Broken]:
-    """Optimise the lines of every margin that is not proved; margins (B, S) is improved in place."""
+    """Optimise the lines of every margin that is not proved; margins (B, S) is improved in place.
+
+    When the run's time is over, the margins that are left only get a bound with the lines that they start from.
+    """
     settings = job.settings
     image, row = torch.nonzero(~proved(margins), as_tuple=True)
     steps = Steps(settings.alpha_iterations, settings.lr_root, settings.lr_beta, settings.decay)
@@ -113,6 +116,7 @@ def _optimised(
         none = where.new_zeros(len(some), 0)
         bare = none.to(margins.dtype)
         bounding = Bounding(roots, where, roots.margins(where, goal), none, bare)
+        steps = replace(steps, iterations=0) if job.late() else steps
         found = optimise(bounding, bounding.start(), bare, steps, early=early)
         bound = torch.maximum(found.bound, margins[where, row[some]])
         margins[where, row[some]] = bound

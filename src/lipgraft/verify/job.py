@@ -71,6 +71,11 @@ class Job:
     def index(self, images: list[int]) -> Tensor:
         return torch.tensor(images, dtype=torch.int64, device=self.x.device)
 
+    def late(self) -> bool:
+        """Whether the wall time of the whole run is over."""
+        limit = self.settings.total_seconds
+        return limit is not None and self.ledger.now() > limit
+
 
 def finite_weights(network: Network) -> bool:
     """Whether every number that the network computes with is finite. Slopes of neurons that are not grafted are not."""

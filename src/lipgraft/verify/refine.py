@@ -6,6 +6,8 @@ lines are its own. Layers are done in order, each with the improved bounds of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -21,9 +23,18 @@ from lipgraft.verify.roots import Roots
 
 
 def refine(
-    network: Network, intervals: list[Interval], box: Interval, which: str, steps: Steps, most: int
+    network: Network,
+    intervals: list[Interval],
+    box: Interval,
+    which: str,
+    steps: Steps,
+    most: int,
+    late: Callable[[], bool] = lambda: False,
 ) -> list[Interval]:
-    """The intervals of all nodes with tighter ones where neurons were unstable. which: "none", "vectors" or "all"."""
+    """The intervals of all nodes with tighter ones where neurons were unstable. which: "none", "vectors" or "all".
+
+    late: asked now and then; once it holds, what is left keeps the interval that it has.
+    """
     out = list(intervals)
     if which == "none" or steps.iterations == 0:
         return out
@@ -36,12 +47,19 @@ def refine(
         image = len(network.nodes[target].shape) == 3
         if not exact[target] and (which == "all" or not image):
             wanted = torch.stack([unstable(act, *out[target]) for act in acts]).any(0)
-            out[target] = _refined(network, target, out, box, wanted.flatten(1), steps, most)
+            out[target] = _refined(network, target, out, box, wanted.flatten(1), steps, most, late)
     return out
 
 
 def _refined(
-    network: Network, target: int, intervals: list[Interval], box: Interval, wanted: Tensor, steps: Steps, most: int
+    network: Network,
+    target: int,
+    intervals: list[Interval],
+    box: Interval,
+    wanted: Tensor,
+    steps: Steps,
+    most: int,
+    late: Callable[[], bool],
 ) -> Interval:
     """The interval of one node, improved at the wanted neurons, (B, n) boolean."""
     layout = Layout.of(network, target)
@@ -54,6 +72,8 @@ def _refined(
         return intervals[target]
     for end, side in ((lower, 1.0), (upper, -1.0)):
         for part in torch.split(torch.arange(len(image), device=image.device), _fit(layout, lower, most)):
+            if late():
+                break
             where, which = image[part], neuron[part]
             rows = lower.new_zeros(len(part), end.shape[1]).scatter_(1, which[:, None], side)
             none = neuron.new_zeros(len(part), 0)
