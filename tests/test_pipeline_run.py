@@ -277,6 +277,12 @@ def test_a_run_of_the_verifier_alone_has_a_report_too(finished: tuple[Path, RunR
         run(tiny(), tmp_path / "alone")
 
 
+def test_a_run_without_lipschitz_constants_counts_no_images_for_them(tmp_path: Path) -> None:
+    results = run(tiny(lipschitz={"notions": []}, models=[{"name": "baseline"}]), tmp_path / "run")
+    assert dict(results.models[0].lipschitz) == {}
+    assert set(results.counts) == {"tested", "certified"}
+
+
 def test_stages_are_redone_when_their_inputs_change(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     assert directory.stage("a", "count", {"x": (1, 2)}, lambda _: {"value": 1})["value"] == 1

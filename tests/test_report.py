@@ -277,6 +277,18 @@ def test_markdown_has_ours_with_the_papers_figures_in_brackets_and_the_origin() 
         assert line.count("|") == 9
 
 
+def test_markdown_names_the_time_for_all_images_and_lipschitz_only_where_it_was_measured() -> None:
+    settings = {"certify": {"verifier": {"timeout": 300.0, "total_seconds": 15.0}}}
+    without = results(settings=settings)
+    text = markdown(experiment(without))
+    assert "wall time for all images 15" in text
+    assert "Lipschitz images" not in text
+    assert "Lipschitz units" not in text
+    text = markdown(experiment(results(counts={**without.counts, "lipschitz": 7})))
+    assert "wall time" not in text
+    assert "Lipschitz images 7; Lipschitz units pixel" in text
+
+
 def test_the_summary_of_an_experiment_is_json_with_its_origin() -> None:
     content = json.loads(json.dumps(experiment_summary(paired()), allow_nan=False))
     assert content["made"] == [{"commit": "abc", "device": "abacus"}]

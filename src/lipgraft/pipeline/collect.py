@@ -43,7 +43,7 @@ def collect(path: str | Path, *, partial: bool = False) -> RunResults:
         counts={
             "tested": run.result(f"{first}.accuracy")["count"],
             "certified": len(found[0].images),
-            "lipschitz": run.result(f"{first}.lipschitz")["count"],
+            **({"lipschitz": run.result(f"{first}.lipschitz")["count"]} if found[0].lipschitz else {}),
         },
         examples=examples.read(run.examples, verdicts, run.result("examples")["classes"]) if whole else (),
         lipschitz_units=recipe.lipschitz.units,
