@@ -13,63 +13,71 @@ import matplotlib.pyplot as plt
 
 HERE = Path(__file__).parent
 TARGET = HERE.parents[1] / "images" / "tradeoff.svg"
-TABLES = ("table1", "baseline", "table2", "tradeoff")
-COLOURS = {"Baseline": "#7b8594", "LG": "#d97706", "Ours": "#2563eb", "slope": "#0d9488"}
-
-SHORT = {"Ours + slope loss": "", "Slope loss, ratio 0.2": "Ours + slope loss, ratios 0.3 (left) and 0.2"}
-"""Other labels, of points that lie side by side."""
-KEY = (
-    "circles: 100 epochs of fine-tuning; squares: the same with published settings;\nrings: the paper; small: the sweep"
-)
-LABEL = {"fontsize": 8, "color": "#59616c"}
+GROUPS = {  # what is drawn alike: marker, files
+    "100 epochs of fine-tuning": ("o", ("baseline", "cnn-b", "slope-20")),
+    "the same, second seed": ("D", ("seed-1",)),
+    "40 epochs": ("^", ("no-loss-40", "slope-vs-rs")),
+    "published settings": (
+        "s",
+        ("published-settings-table1", "published-settings-table2", "published-settings-tradeoff"),
+    ),
+}
+COLOURS = {
+    "baseline": "#7b8594",
+    "LG": "#d97706",
+    "ours": "#2563eb",
+    "ours with slope or RS loss": "#0d9488",
+    "LG with slope or RS loss": "#be185d",
+}
+GREY = "#59616c"
 
 Point = tuple[float, float]
 
 
 def colour(title: str) -> str:
-    """By method; whatever is neither the baseline nor plain grafting has the slope loss."""
-    plain = next((kind for kind in COLOURS if title.lower().startswith(kind.lower())), "slope")
-    return COLOURS["slope" if "slope" in title.lower() else plain]
+    """By method."""
+    low = title.lower()
+    kind = "baseline" if "baseline" in low else "LG" if low.startswith("lg") else "ours"
+    if "slope" in low or "rs loss" in low:
+        kind += " with slope or RS loss"
+    return COLOURS[kind]
 
 
-def full_length() -> dict[str, tuple[Point, Point | None]]:
-    """{title: (ours, the paper's)} of the rows of the tables, in per cent; a later table replaces a row."""
-    found: dict[str, tuple[Point, Point | None]] = {}
-    for before, after in (("published-settings-", ", published settings"), ("", "")):
-        for table in TABLES:
-            file = HERE / f"{before}{table}.json"
-            for model in rows(json.loads(file.read_text())) if file.exists() else []:
-                paper = model["published"] if not before else None
-                theirs = (paper["sa"], paper["va"]) if paper and paper["va"] is not None else None
-                found[model["title"] + after] = (100 * model["sa"], 100 * model["va"]), theirs
-    return found
-
-
-def rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+def rows(name: str) -> list[dict[str, Any]]:
+    results = json.loads((HERE / f"{name}.json").read_text())
     return [model for run in results["runs"] if run["network"] == "cnn-b" for model in run["models"]]
+
+
+def point(model: dict[str, Any]) -> Point:
+    return 100 * model["sa"], 100 * model["va"]
+
+
+def best(points: list[Point]) -> list[Point]:
+    """Those that no other beats in both accuracies, in order."""
+    return sorted(p for p in points if not any(q[0] >= p[0] and q[1] >= p[1] and q != p for q in points))
 
 
 def main() -> None:
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lipgraft", "font.family": "sans-serif"})
-    figure, axes = plt.subplots(figsize=(7.6, 4.8))
+    figure, axes = plt.subplots(figsize=(8.4, 5.4))
     for row in json.loads((HERE / "sweeps.json").read_text()):
-        axes.plot(row["sa"], row["va"], ".", color=colour(row["model"]), alpha=0.45, markersize=7)
-    for title, (ours, theirs) in full_length().items():
-        published = title.endswith("published settings")
-        axes.plot(*ours, "s" if published else "o", color=colour(title), markersize=6 if published else 9)
-        if not published:
-            axes.annotate(SHORT.get(title, title), ours, xytext=(8, 3), textcoords="offset points", fontsize=8)
-        if theirs:
-            axes.plot(*theirs, "o", color=colour(title), markerfacecolor="none", markersize=10)
-            axes.annotate(
-                f"paper: {title}",
-                theirs,
-                xytext=(-8, -12 if title == "Ours" else 5),
-                textcoords="offset points",
-                ha="right",
-                **LABEL,
-            )
-    axes.text(0.01, 0.02, KEY, transform=axes.transAxes, **LABEL)
+        axes.plot(row["sa"], row["va"], ".", color=colour(row["model"]), alpha=0.4, markersize=6)
+    points: list[Point] = []
+    for label, (marker, files) in GROUPS.items():
+        axes.plot([], [], marker, color=GREY, label=label, markersize=7)
+        for model in (model for file in files for model in rows(file)):
+            axes.plot(*point(model), marker, color=colour(model["title"]), markersize=9 if marker == "o" else 7)
+            points.append(point(model))
+    axes.plot([], [], ".", color=GREY, alpha=0.5, label="other readings")
+    axes.plot([], [], "o", color=GREY, markerfacecolor="none", markersize=10, label="the paper")
+    axes.plot(*zip(*best(points), strict=True), "--", color=GREY, linewidth=1, zorder=0, label="best trade-off")
+    for model in [*rows("published-settings-table1"), *rows("published-settings-table2")]:
+        theirs = model["published"]
+        where = (theirs["sa"], theirs["va"])
+        axes.plot(*where, "o", color=colour(model["title"]), markerfacecolor="none", markersize=11)
+    for at, (label, value) in enumerate(COLOURS.items()):
+        axes.text(0.015, 0.32 - 0.05 * at, label, color=value, transform=axes.transAxes, fontsize=10, weight="bold")
+    axes.legend(loc="lower left", bbox_to_anchor=(0.42, 0.02), fontsize=8, frameon=False)
     axes.set(xlabel="standard accuracy, %", ylabel="verified accuracy, %", title="CNN-B, CIFAR-10, eps 2/255")
     axes.grid(color="#e2e5ea")
     axes.spines[["top", "right"]].set_visible(False)
