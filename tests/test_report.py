@@ -313,6 +313,9 @@ def test_the_headline_says_what_happened_whichever_way() -> None:
     assert "lowers" in headline(results(base, model("ours", va=0.4, grafted=9)))
     assert "leaves" in headline(results(base, model("ours", va=0.5, grafted=9)))
     assert "Baseline is proved robust" in headline(results(base))
+    among = headline(results(model("lg", va=0.4, grafted=9), model("ours", va=0.45, grafted=9)))
+    assert "45.0 % by Ours" in among
+    assert "Grafting" not in among
 
 
 def test_the_summary_is_json_without_nan() -> None:

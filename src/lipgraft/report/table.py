@@ -53,12 +53,17 @@ def rows(results: RunResults) -> list[Row]:
 
 
 def headline(results: RunResults) -> str:
-    """One true sentence on what grafting did to the share of proved images."""
+    """One true sentence: what grafting did to the share of proved images, or which model has the largest."""
     before, grafted = results.models[0], [m for m in results.models if m.grafted]
     proved = f"{percent(before.va)} % of the {results.counts.get('certified', 0)} images"
     if not grafted:
         return f"{before.title} is proved robust at eps {results.radius} on {proved}."
     after = max(grafted, key=lambda m: m.va)
+    if before.grafted:  # nothing to compare grafting with
+        return (
+            f"The most images proved robust at eps {results.radius}: {percent(after.va)} % by {after.title}, "
+            f"at a standard accuracy of {percent(after.sa)} %."
+        )
     moved = "raises" if after.va > before.va else "leaves" if after.va == before.va else "lowers"
     change = (
         f"at {percent(after.va)} %" if moved == "leaves" else f"from {percent(before.va)} % to {percent(after.va)} %"

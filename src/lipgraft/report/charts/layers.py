@@ -29,8 +29,8 @@ def grafted(results: RunResults) -> Markup | None:
 @figure(
     "unstable",
     "Unstable neurons, layer by layer",
-    "Share of neurons whose sign is undecided over the box of radius {eps}, mean over images. The first model is the "
-    "network before grafting; a tick marks a model right after grafting, before fine-tuning.",
+    "Share of neurons whose sign is undecided over the box of radius {eps}, mean over images. A tick marks a model "
+    "right after grafting, before fine-tuning.",
     sweep="Share of neurons whose sign is undecided over the box of radius {eps}, mean over images.",
 )
 def unstable(results: RunResults) -> Markup | None:
