@@ -334,3 +334,12 @@ def test_a_device_that_failed_is_no_verdict_on_any_image() -> None:
     with pytest.raises(torch.AcceleratorError):
         in_halves([1, 2], work, lambda items, why: items)
     assert calls == [[1, 2]]
+
+
+def test_memory_that_the_driver_lacks_is_no_failure_of_the_device() -> None:
+    def work(items: list[int]) -> list[str]:
+        if len(items) > 1 or items == [2]:
+            raise torch.AcceleratorError("CUDA error: out of memory\nSearch for it.")
+        return ["done"]
+
+    assert in_halves([1, 2], work, lambda items, why: [why]) == ["done", "memory"]

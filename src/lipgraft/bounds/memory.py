@@ -28,7 +28,9 @@ def budget(device: torch.device, most: int = GPU_BUDGET) -> int:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """Of PyTorch's allocator on a GPU, of the CUDA driver (graphs are not the allocator's), or on a CPU."""
+    told = ("CUDA error: out of memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in told)
 
 
 def chunked(

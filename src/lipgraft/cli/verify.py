@@ -58,7 +58,7 @@ def verify(
         Path | None, typer.Option(help="Folder of the run; if it exists, the run goes on where it stopped.")
     ] = None,
     start: Annotated[int | None, typer.Option(min=0, help="Number of the first test image; default 0.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="So many test images; default all.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="How many test images; default all that follow.")] = None,
     onnx: Annotated[Path | None, typer.Option(help="A network in an ONNX file, to go with --vnnlib.")] = None,
     vnnlib: Annotated[Path | None, typer.Option(help="The property to verify: prints unsat where it holds.")] = None,
     results: Annotated[Path | None, typer.Option(help="File for that word and the counterexample.")] = None,

@@ -88,7 +88,7 @@ def lipschitz_constants(
         )
         for notion in (settings.notions if len(x) else ())
     }
-    return {"means": means, "count": len(x) if means else 0}
+    return {"means": means, "count": len(x)}
 
 
 @torch.no_grad()
