@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from lipgraft.cli import attack, bench, data, export, graft, lipschitz, report, reproduce, run, train, verify
+from lipgraft.cli import attack, bench, data, export, graft, lipschitz, report, reproduce, run, train, verify, zoo
 from lipgraft.errors import LipgraftError
 from lipgraft.version import __version__
 
@@ -36,6 +36,7 @@ app.command("reproduce", epilog=reproduce.EPILOG)(reproduce.reproduce)
 app.command("report", epilog=report.EPILOG)(report.report)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
+app.add_typer(zoo.app, name="zoo")
 
 
 def _print_version(wanted: bool) -> None:

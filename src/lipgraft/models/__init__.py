@@ -10,6 +10,7 @@ from lipgraft.models.fold import fold_batchnorm
 from lipgraft.models.hashing import fingerprint
 from lipgraft.models.layers import ACTIVATIONS, Normalise
 from lipgraft.models.spec import ModelSpec
+from lipgraft.models.zoo import zoo_card, zoo_checkpoint, zoo_names
 
 __all__ = [
     "ACTIVATIONS",
@@ -23,4 +24,7 @@ __all__ = [
     "load",
     "read_metadata",
     "save",
+    "zoo_card",
+    "zoo_checkpoint",
+    "zoo_names",
 ]

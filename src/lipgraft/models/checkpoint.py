@@ -18,6 +18,7 @@ from lipgraft.files import atomic_write_bytes
 from lipgraft.models import tensor_file
 from lipgraft.models.classifier import NETWORKS, Classifier, build
 from lipgraft.models.spec import ModelSpec
+from lipgraft.models.zoo import PREFIX, zoo_checkpoint
 from lipgraft.settings import build as build_settings
 from lipgraft.settings import to_mapping
 from lipgraft.version import __version__
@@ -51,12 +52,12 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, extra: Mapping[str, 
 def load(
     path: str | os.PathLike[str], device: torch.device | str | None = None, *, into: nn.Module | None = None
 ) -> nn.Module:
-    """The model in a checkpoint, or in a .onnx file, in eval mode.
+    """The model in a checkpoint, in a .onnx file, or of the zoo ("zoo/NAME"), in eval mode.
 
     into: a module of your own to fill, strictly; the file may then be any safetensors file. If the file has grafts
     that the module lacks, a grafted copy is filled and returned, and the module is left as it was.
     """
-    file = tensor_file.existing(Path(path))
+    file = _find(path)
     if file.suffix.lower() == ".onnx":
         model = _load_onnx(file)
     else:
@@ -68,8 +69,16 @@ def load(
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a checkpoint says of itself: format_version, spec, grafted, extra, versions. The tensors are not loaded."""
-    file = tensor_file.existing(Path(path))
+    file = _find(path)
     return _parse_metadata(file, tensor_file.read_metadata(file))
+
+
+def _find(path: str | os.PathLike[str]) -> Path:
+    """The file of that name, or the checkpoint of a network of the zoo."""
+    name = os.fspath(path)
+    if name.startswith(PREFIX) and Path(name).suffix != ".safetensors":
+        return zoo_checkpoint(name)
+    return tensor_file.existing(Path(name))
 
 
 def _versions() -> dict[str, str]:
