@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,14 +77,15 @@ def subject(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def like(model: nn.Module, other: Tensor | None = None) -> Tensor:
-    """Some number of the model, for its dtype and device; without any, `other`."""
+def like(model: nn.Module, other: Any = None) -> Tensor:
+    """Some number of the model, for its dtype and device; without any, `other` if that holds floats."""
     tensors = chain(model.parameters(), model.buffers())
-    return next((t.detach() for t in tensors if t.is_floating_point()), torch.empty(0) if other is None else other)
+    other = other if isinstance(other, Tensor) and other.is_floating_point() else torch.empty(0)
+    return next((t.detach() for t in tensors if t.is_floating_point()), other)
 
 
 def _check_tensors(tensors: list[Tensor]) -> None:
-    if any(isinstance(t, nn.parameter.UninitializedTensorMixin) for t in tensors):
+    if any(nn.parameter.is_lazy(t) for t in tensors):
         raise UnsupportedOperationError("the model has lazy layers without weights; run it once on an input before.")
     if any(t.is_meta for t in tensors):
         raise UnsupportedOperationError(
