@@ -170,7 +170,8 @@ def test_hooks_that_tracing_sees_are_part_of_the_network() -> None:
 def test_weights_that_a_hook_computes_are_read_as_they_are_now(kind: str) -> None:
     layer = nn.Linear(3, 3)
     if kind == "weight norm":
-        layer = nn.utils.weight_norm(layer)
+        with pytest.warns(FutureWarning):
+            layer = nn.utils.weight_norm(layer)
     elif kind == "spectral norm":
         layer = nn.utils.spectral_norm(layer)
     elif kind == "pruning":

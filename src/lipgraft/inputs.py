@@ -37,10 +37,10 @@ def pixels(x: Any, low: float | None, high: float | None, *, like: Tensor | None
 def labels(y: Any, count: int, device: torch.device) -> Tensor:
     """One class per image: (count,) int64."""
     y = _tensor(y, "the labels", "one class per image").detach()
-    if y.dtype == torch.bool or y.is_floating_point() or y.is_complex():
-        raise SettingsError(f"the labels must be whole numbers, the classes' places, got {y.dtype}.")
+    if y.dtype == torch.bool or y.is_complex() or not bool((y == y.round()).all()):
+        raise SettingsError(f"the labels must be whole numbers, the classes' places, got {y.dtype} {y.tolist()[:5]}.")
     if y.shape != (count,):
-        raise SettingsError(f"y must hold one class per image, got shape {tuple(y.shape)} for {count} images.")
+        raise SettingsError(f"the labels y must be one class per image, got shape {tuple(y.shape)} for {count} images.")
     return ordinary(y.to(device, torch.int64))
 
 

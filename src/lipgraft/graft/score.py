@@ -21,7 +21,7 @@ from lipgraft.graft.scores.weighted_interval import s_wi
 from lipgraft.graft.scores.weights import weight_factor
 from lipgraft.graft.traced import traced
 from lipgraft.inputs import labels, pixels, radii
-from lipgraft.network import Network, full_precision, subject
+from lipgraft.network import Network, full_precision
 
 
 def score(
@@ -49,7 +49,7 @@ def score(
         x, eps = pixels(x, low, high), float(radii(eps, 1)[0])
         y = _labels(y, len(x))
         _check(x, batch)
-        network = traced(model if isinstance(model, Network) else subject(model), tuple(x.shape[1:])).to()  # detached
+        network = traced(model, tuple(x.shape[1:])).to()  # detached
         like = _like(network, x)
         sums = {
             node.name: Accumulator.empty(node, slope, like, with_gradient=y is not None)

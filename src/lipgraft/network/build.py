@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.network.evaluate import absolute_node, evaluate
-from lipgraft.network.evaluation import call, evaluated, like
+from lipgraft.network.evaluation import call, check_module, evaluated, like
 from lipgraft.network.graph import Graft, Network
 from lipgraft.network.lowering import lower
 from lipgraft.network.precision import full_precision
@@ -35,6 +35,7 @@ def trace(model: nn.Module, input_shape: Sequence[int], *, check: bool = True) -
     """
     if not input_shape or any(not isinstance(n, int) or n < 1 for n in input_shape):
         raise SettingsError(f"input_shape must be the positive sizes of one input, got {tuple(input_shape)}.")
+    check_module(model)
     with evaluated(model), full_precision():
         traced = trace_fx(model)
         _refresh_weights(model)

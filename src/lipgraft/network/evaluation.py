@@ -56,14 +56,8 @@ def subject(model: nn.Module) -> nn.Module:
     made in inference mode. It holds the same numbers; what is said of it holds for them, not for the rounding of a
     half-precision module's own arithmetic.
     """
-    if isinstance(model, torch.jit.ScriptModule):
-        raise UnsupportedOperationError(
-            "a TorchScript module cannot be looked into; pass the nn.Module that it was made from."
-        )
-    if not isinstance(model, nn.Module):
-        raise UnsupportedOperationError(f"the model must be a torch.nn.Module, got {type(model).__name__}.")
+    check_module(model)
     tensors = list(chain(model.parameters(), model.buffers()))
-    _check_tensors(tensors)
     dtypes = {t.dtype for t in tensors if t.is_floating_point()}
     wanted = torch.float64 if torch.float64 in dtypes else torch.float32
     if dtypes <= {wanted} and not any(t.is_inference() for t in tensors):
@@ -78,13 +72,23 @@ def subject(model: nn.Module) -> nn.Module:
 
 
 def like(model: nn.Module, other: Any = None) -> Tensor:
-    """Some number of the model, for its dtype and device; without any, `other` if that holds floats."""
+    """Some number of the model, for its dtype and device; without any, of `other`'s, if that is a tensor of floats."""
     tensors = chain(model.parameters(), model.buffers())
-    other = other if isinstance(other, Tensor) and other.is_floating_point() else torch.empty(0)
-    return next((t.detach() for t in tensors if t.is_floating_point()), other)
+    none = torch.empty(0, dtype=torch.float32)
+    if isinstance(other, Tensor) and other.is_floating_point():
+        none = other.new_empty(0, dtype=torch.promote_types(other.dtype, torch.float32))
+    return next((t.detach() for t in tensors if t.is_floating_point()), none)
 
 
-def _check_tensors(tensors: list[Tensor]) -> None:
+def check_module(model: nn.Module) -> None:
+    """Refuse what is no module of real numbers on one device."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedOperationError(
+            "a TorchScript module cannot be looked into; pass the nn.Module that it was made from."
+        )
+    if not isinstance(model, nn.Module):
+        raise UnsupportedOperationError(f"the model must be a torch.nn.Module, got {type(model).__name__}.")
+    tensors = list(chain(model.parameters(), model.buffers()))
     if any(nn.parameter.is_lazy(t) for t in tensors):
         raise UnsupportedOperationError("the model has lazy layers without weights; run it once on an input before.")
     if any(t.is_meta for t in tensors):

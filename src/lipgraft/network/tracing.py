@@ -17,7 +17,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network.evaluation import evaluated
+from lipgraft.network.evaluation import check_module, evaluated
 from lipgraft.network.lowering.registry import module_lowering
 
 _TORCH = os.path.dirname(torch.__file__)
@@ -92,6 +92,7 @@ def _check_visible(root: nn.Module, tracer: _Tracer) -> None:
 
 def trace_fx(model: nn.Module) -> fx.GraphModule:
     """The fx graph of the model's forward in evaluation mode. Its modules and parameters are the model's own."""
+    check_module(model)
     tracer = _Tracer()
     # A single layer (nn.Conv2d, ...) is traced as one call, not through the layer's own Python code.
     root = nn.Sequential(model) if tracer.is_leaf_module(model, "") else model
