@@ -44,6 +44,12 @@ def labels(y: Any, count: int, device: torch.device) -> Tensor:
     return ordinary(y.to(device, torch.int64))
 
 
+def check_classes(y: Tensor, classes: int) -> None:
+    """Refuse labels that the model has no output for."""
+    if not bool(((y >= 0) & (y < classes)).all()):
+        raise SettingsError(f"the labels must lie in 0..{classes - 1}, the model's classes.")
+
+
 def radii(eps: Any, count: int, device: torch.device | None = None) -> Tensor:
     """The radius of every image in double precision: (count,), finite and >= 0.
 

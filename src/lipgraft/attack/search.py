@@ -11,7 +11,7 @@ from lipgraft.attack.ascent import Loss, ascend, random_start
 from lipgraft.attack.methods import Method, cross_entropy, method_named, target_margin, worst_margin
 from lipgraft.box import Box
 from lipgraft.errors import NumericalError, SettingsError
-from lipgraft.inputs import labels, pixels, radii, seeded
+from lipgraft.inputs import check_classes, labels, pixels, radii, seeded
 from lipgraft.network import call, evaluated, like, ordinary_tensors, subject
 
 CHECK_EVERY = 10
@@ -140,8 +140,7 @@ class _Run:
             raise SettingsError(f"an attack needs logits of shape (B, n) with n >= 2, got {tuple(logits.shape)}.")
         if not bool(torch.isfinite(logits).all()):
             raise NumericalError("the model's logits are NaN or infinite on the clean images; check its weights.")
-        if not bool(((self.y >= 0) & (self.y < logits.shape[1])).all()):
-            raise SettingsError(f"the labels must lie in 0..{logits.shape[1] - 1}, the model's classes.")
+        check_classes(self.y, logits.shape[1])
         self.classes = logits.shape[1]
         self.margin, self.broken = worst_margin(logits, self.y).to(x.dtype), logits.argmax(1) != self.y
 

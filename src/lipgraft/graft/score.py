@@ -20,7 +20,7 @@ from lipgraft.graft.scores.table import LayerScores, Scores
 from lipgraft.graft.scores.weighted_interval import s_wi
 from lipgraft.graft.scores.weights import weight_factor
 from lipgraft.graft.traced import traced
-from lipgraft.inputs import labels, pixels, radii
+from lipgraft.inputs import check_classes, labels, pixels, radii
 from lipgraft.network import Network, full_precision
 
 
@@ -47,9 +47,11 @@ def score(
     """
     with full_precision():
         x, eps = pixels(x, low, high), float(radii(eps, 1)[0])
-        y = _labels(y, len(x))
+        y = None if y is None else labels(y, len(x), x.device)
         _check(x, batch)
         network = traced(model, tuple(x.shape[1:])).to()  # detached
+        if y is not None:
+            check_classes(y, network.output_shape[0])
         like = _like(network, x)
         sums = {
             node.name: Accumulator.empty(node, slope, like, with_gradient=y is not None)
@@ -65,14 +67,6 @@ def score(
                     total.add(*layers[name], *sizes[name])
         _check_finite(sums)
         return Scores(_scores(network, sums, len(x)), len(x), tuple(x.shape[1:]), eps, bounds, slope)
-
-
-def _labels(y: Tensor | None, count: int) -> Tensor | None:
-    if y is None:
-        return None
-    if len(y) != count:
-        raise DataError(f"{count} calibration images need as many labels, got {len(y)}.")
-    return labels(y, count, torch.device("cpu"))
 
 
 def _check(x: Tensor, batch: int) -> None:

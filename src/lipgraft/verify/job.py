@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
-from lipgraft.inputs import any_pixel, labels, pixels, radii
+from lipgraft.inputs import any_pixel, check_classes, labels, pixels, radii
 from lipgraft.network import Graft, Network, full_precision, like, subject, trace
 from lipgraft.verify.ledger import Ledger
 from lipgraft.verify.settings import VerifySettings
@@ -53,8 +53,7 @@ class Job:
             network = trace(model, tuple(x.shape[1:])).to(device=x.device)
         if len(network.output_shape) != 1 or network.output_shape[0] < 2:
             raise SettingsError(f"the model must return logits of at least two classes, got {network.output_shape}.")
-        if len(y) and not bool(((y >= 0) & (y < network.output_shape[0])).all()):
-            raise SettingsError(f"the labels must lie in 0..{network.output_shape[0] - 1}, the model's classes.")
+        check_classes(y, network.output_shape[0])
         finite = torch.isfinite(x).flatten(1).all(1)
         x = torch.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, any_pixel(low, high))
         radius = exact.to(x.dtype)
