@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Shapes are found on a batch of this size: not 1, so that a lost batch axis shows.
 _EXAMPLES = 3
 _BOXES = 32
-"""How many boxes of a batch are compared: enough for a mistake in the graph, which no batch is too small to show."""
+"""How many boxes of a batch are compared: few beside the work of bounding them."""
 _CHECK_SCALES = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
