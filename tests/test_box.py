@@ -42,12 +42,23 @@ def test_the_range_may_be_open_on_one_side_or_not_the_unit_interval() -> None:
     assert one_sided.upper.tolist() == [[-1.0, 1.0, 4.0]]
 
 
-@pytest.mark.parametrize("eps", [0.0, 0.01, 0.5])
-def test_a_pixel_just_outside_the_valid_range_gives_a_box_at_its_edge(eps: float) -> None:
-    box = Box.linf(torch.tensor([[-1e-3, 1.001]]), eps)
-    assert box.lower[0, 0] == 0.0
-    assert box.upper[0, 1] == 1.0
-    assert (box.lower <= box.upper).all()
+@pytest.mark.parametrize("x", [[[-1e-3, 0.5]], [[0.5, 1.001]], [[200.0, 3.0]]])
+def test_a_pixel_outside_the_valid_range_is_refused_and_not_moved_into_it(x: list[list[float]]) -> None:
+    with pytest.raises(SettingsError, match=r"must lie in \[0.0, 1.0\].*scale the images, or pass their valid range"):
+        Box.linf(torch.tensor(x), 0.1)
+    Box.linf(torch.tensor(x), 0.1, low=-1.0, high=255.0)
+    Box.linf(torch.tensor(x), 0.1, low=None, high=None)
+
+
+def test_the_ends_of_the_range_are_compared_in_the_precision_of_the_images() -> None:
+    x = torch.tensor([[0.7, 0.1]])  # float32: a little less than 0.7, a little more than 0.1
+    assert len(Box.linf(x, 0.0, low=0.1, high=0.7)) == 1
+    assert len(Box.linf(torch.tensor([[0.7]]), 0.0, low=0.7, high=None)) == 1
+
+
+def test_integer_images_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"must be floats, got torch.uint8; lipgraft.data.images"):
+        Box.linf(torch.zeros(2, 3, dtype=torch.uint8), 0.1)
 
 
 @pytest.mark.parametrize("eps", [-0.1, math.nan, math.inf, torch.tensor([0.1, math.nan]), torch.tensor([0.1, -1.0])])

@@ -115,8 +115,8 @@ def test_nothing_keeps_a_graph_for_gradients():
     ("x", "y", "keywords", "error", "message"),
     [
         (torch.zeros(0, *SHAPE), None, {}, DataError, "calibration set is empty"),
-        (torch.zeros(2, *SHAPE, dtype=torch.uint8), None, {}, DataError, "must be floats"),
-        (torch.zeros(2, *SHAPE), torch.zeros(3, dtype=torch.long), {}, DataError, "2 calibration images need as many"),
+        (torch.zeros(2, *SHAPE, dtype=torch.uint8), None, {}, SettingsError, "must be floats"),
+        (torch.zeros(2, *SHAPE), torch.zeros(3, dtype=torch.long), {}, SettingsError, "one class per image"),
         (torch.zeros(2, *SHAPE), None, {"batch": 0}, SettingsError, "batch must be at least 1"),
         (torch.zeros(2, *SHAPE), None, {"bounds": "crwn"}, SettingsError, "unknown bound method 'crwn'"),
     ],

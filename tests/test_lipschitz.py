@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
@@ -262,3 +263,62 @@ def test_a_network_for_other_inputs_is_refused() -> None:
     model, shape = network("dense", "relu")
     with pytest.raises(SettingsError, match="the network takes"):
         lipschitz(trace(model, shape), torch.zeros(1, 5, dtype=torch.float64), 0.1)
+
+
+class Constant(nn.Module):
+    """x - relu(x) + relu(-x) = 0, with a kink at `at`."""
+
+    def __init__(self, at: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("at", at)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x - self.at
+        return z - torch.relu(z) + torch.relu(-z)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_a_kink_at_a_sampled_point_is_not_taken_for_a_slope(dtype: torch.dtype, eps: float) -> None:
+    x = torch.tensor([[0.5, 0.3, 0.7]], dtype=dtype)
+    box = Box.linf(x.double(), eps)
+    for at in (box.centre[0], x[0].double()):
+        model = Constant(at).to(dtype)
+        found = lipschitz(model, x, eps, "sampled", per_output=True)
+        assert bool((found >= 0).all())
+        assert bool((found <= 1e-6).all())
+
+
+def test_neurons_that_do_not_move_do_not_hide_the_slopes_of_others() -> None:
+    """Pruned neurons lie at their kink everywhere."""
+    model, shape = dense(nn.ReLU)
+    model = model.double()
+    first = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    with torch.no_grad():
+        first.weight[:2] = 0
+        first.bias[:2] = 0
+    x = images(shape)
+    found = lipschitz(model, x, 0.05, "sampled", per_output=True)
+    assert bool((found >= point_norms(model, x) * (1 - 1e-9)).all())
+    assert bool((found > 0).all())
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-7, 1e-9, 1e-12])
+def test_the_output_width_of_a_single_precision_network_holds_for_small_radii(eps: float) -> None:
+    model, shape = dense(nn.ReLU)
+    model, x = model.float(), images(shape).float() * 0.5 + 0.25  # no pixel at an end of the range
+    width = lipschitz(model, x, eps, "output-width", per_output=True)
+    limit = lipschitz(model, x, 0.0, "output-width", per_output=True)
+    assert width.dtype == torch.float32
+    torch.testing.assert_close(width, limit, rtol=5e-3, atol=1e-4)
+
+
+def test_lower_bounds_are_rounded_down_and_upper_bounds_up() -> None:
+    model, shape = dense(nn.ReLU)
+    model = model.float()
+    exact = copy.deepcopy(model).double()
+    x = images(shape).float()
+    for method, sign in (("sampled", -1), ("output-width", 1)):
+        single, double = (lipschitz(m, x, 0.1, method, per_output=True) for m in (model, exact))
+        assert bool((sign * (single.double() - double) >= 0).all())
+        torch.testing.assert_close(single.double(), double, rtol=1e-6, atol=1e-9)

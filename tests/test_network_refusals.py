@@ -128,11 +128,71 @@ def test_the_check_finds_forwards_that_are_not_functions_of_one_input(forward: o
         trace(function(forward), (3,))
 
 
-def test_the_check_finds_hooks_that_change_values() -> None:
+def trigger(x: Tensor, y: Tensor) -> Tensor:
+    """Changes nothing on the inputs that tracing draws by itself."""
+    return torch.where((x.mean(1, keepdim=True) - 0.5).abs() < 1e-3, -y, y)
+
+
+@pytest.mark.parametrize("place", [0, 1, None])
+@pytest.mark.parametrize("before", [False, True])
+def test_hooks_that_tracing_does_not_see_are_refused(place: int | None, before: bool) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
-    model[0].register_forward_hook(lambda module, args, output: output + 1)
-    with pytest.raises(UnsupportedOperationError, match="differs from the model"):
+    module = model if place is None else model[place]
+    if before:
+        module.register_forward_pre_hook(lambda module, args: (trigger(args[0], args[0]),))
+    else:
+        module.register_forward_hook(lambda module, args, output: trigger(args[0], output))
+    with pytest.raises(UnsupportedOperationError, match="has forward hooks"):
         trace(model, (3,))
+
+
+@pytest.mark.parametrize("place", [0, None])
+def test_a_forward_patched_into_a_module_is_refused(place: int | None) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    module = model if place is None else model[place]
+    plain = module.forward
+    module.forward = lambda x: trigger(x, plain(x))  # type: ignore[method-assign]
+    with pytest.raises(UnsupportedOperationError, match="has a forward of its own"):
+        trace(model, (3,))
+
+
+def test_hooks_that_tracing_sees_are_part_of_the_network() -> None:
+    class Block(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(x)
+
+    model = nn.Sequential(nn.Linear(3, 3), Block())
+    model[1].register_forward_hook(lambda module, args, output: 2 * output + 1)
+    torch.testing.assert_close(run(trace(model, (3,)), points(4, 3)), model(points(4, 3)))
+
+
+@pytest.mark.parametrize("kind", ["weight norm", "spectral norm", "pruning", "new weight norm"])
+def test_weights_that_a_hook_computes_are_read_as_they_are_now(kind: str) -> None:
+    layer = nn.Linear(3, 3)
+    if kind == "weight norm":
+        with pytest.warns(FutureWarning):
+            layer = nn.utils.weight_norm(layer)
+    elif kind == "spectral norm":
+        layer = nn.utils.spectral_norm(layer)
+    elif kind == "pruning":
+        nn.utils.prune.l1_unstructured(layer, "weight", amount=0.3)
+    else:
+        layer = nn.utils.parametrizations.weight_norm(layer)
+    model = nn.Sequential(layer, nn.ReLU()).eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(1.5)  # which the layer's weight does not show before its next forward
+    torch.testing.assert_close(run(trace(model, (3,)), points(4, 3)), model(points(4, 3)))
+
+
+def test_an_error_in_one_output_is_found_beside_a_large_one() -> None:
+    class Uneven(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen = 0.0 if isinstance(x, torch.fx.Proxy) else 1.0
+            return x * torch.tensor([1.0, 0.0]) + torch.tensor([seen, 1e6])
+
+    with pytest.raises(UnsupportedOperationError, match="differs from the model"):
+        trace(Uneven(), (2,))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])

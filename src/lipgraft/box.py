@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from lipgraft.errors import SettingsError
+from lipgraft.inputs import pixels, radii
+from lipgraft.network.precision import ordinary
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,17 +29,11 @@ class Box:
     def linf(x: Tensor, eps: float | Tensor, *, low: float | None = 0.0, high: float | None = 1.0) -> Box:
         """The ball of radius eps around each x in the maximum norm, clipped to [low, high].
 
-        x: (B, *shape); eps: a number or (B,). The centre is clipped too, so that a pixel just outside the valid range
-        cannot turn the box inside out.
+        x: (B, *shape), inside [low, high]; eps: a number or (B,). low, high: None for no limit.
         """
-        radius = torch.as_tensor(eps, dtype=x.dtype, device=x.device)
-        if not bool((torch.isfinite(radius) & (radius >= 0)).all()):
-            raise SettingsError(f"eps must be a finite number >= 0, got {eps}.")
-        if radius.ndim not in (0, 1) or (radius.ndim == 1 and len(radius) != len(x)):
-            raise SettingsError(f"eps must be a number or one number per image, got shape {tuple(radius.shape)}.")
-        radius = radius.reshape(-1, *[1] * (x.ndim - 1)) if radius.ndim else radius
-        centre = x.clamp(low, high) if low is not None or high is not None else x
-        lower, upper = centre - radius, centre + radius
+        x = pixels(x, low, high)
+        radius = radii(eps, len(x), x.device).to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+        lower, upper = x - radius, x + radius
         if low is not None:
             lower = lower.clamp(min=low)
         if high is not None:
@@ -60,4 +56,4 @@ class Box:
         return (self.upper - self.lower) / 2
 
     def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Box:
-        return Box(self.lower.to(device=device, dtype=dtype), self.upper.to(device=device, dtype=dtype))
+        return Box(*(ordinary(end.to(device=device, dtype=dtype)) for end in (self.lower, self.upper)))

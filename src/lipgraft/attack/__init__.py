@@ -1,6 +1,6 @@
 """Attacks: points near x that a model misclassifies. `attack` is the one verb; the methods live in a registry."""
 
-from lipgraft.attack.ascent import ascend, evaluating, input_gradient, project, random_start
+from lipgraft.attack.ascent import ascend, input_gradient, project, random_start
 from lipgraft.attack.methods import ATTACKS, Method, fgsm_steps, pgd_steps
 from lipgraft.attack.search import Search, attack, search
 
@@ -10,7 +10,6 @@ __all__ = [
     "Search",
     "ascend",
     "attack",
-    "evaluating",
     "fgsm_steps",
     "input_gradient",
     "pgd_steps",

@@ -5,11 +5,10 @@ Nothing here waits for the device, so that a training step that contains an atta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 Loss = Callable[[Tensor], Tensor]
 """logits (B, n) -> what each row's attack maximises (B,)."""
@@ -34,7 +33,7 @@ def input_gradient(model: Model, x: Tensor, loss: Loss) -> tuple[Tensor, Tensor]
     """The gradient of each row's loss with respect to that row, and the logits. Parameters get no gradient."""
     point = x.detach().requires_grad_()
     with torch.enable_grad():
-        logits = model(point)
+        logits = model(point.clone())  # which the model may write into
         (gradient,) = torch.autograd.grad(loss(logits).sum(), point, materialize_grads=True)
     return gradient, logits.detach()
 
@@ -67,23 +66,3 @@ def ascend(
         sign = torch.nan_to_num(direction.sign(), nan=0.0)  # a step along NaN would destroy the point
         x = project(x + (step * eps) * sign, lower, upper)
     return x, direction
-
-
-@contextmanager
-def evaluating(model: nn.Module, *, freeze: bool = False) -> Iterator[None]:
-    """The model in evaluation mode; every module's own mode comes back afterwards.
-
-    freeze: also let parameters take no part in autograd, which saves the memory of what their gradients would need.
-    """
-    training = [m for m in model.modules() if m.training]
-    trainable = [p for p in model.parameters() if p.requires_grad] if freeze else []
-    model.eval()
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-        for parameter in trainable:
-            parameter.requires_grad_(True)

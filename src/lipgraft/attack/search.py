@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attack.ascent import Loss, ascend, evaluating, random_start
+from lipgraft.attack.ascent import Loss, ascend, random_start
 from lipgraft.attack.methods import Method, cross_entropy, method_named, target_margin, worst_margin
 from lipgraft.box import Box
 from lipgraft.errors import NumericalError, SettingsError
+from lipgraft.inputs import check_classes, labels, pixels, radii, seeded
+from lipgraft.network import call, evaluated, like, ordinary_tensors, subject
 
 CHECK_EVERY = 10
 """Steps between two looks at which images are broken: a look waits for the device."""
@@ -44,7 +46,8 @@ def attack(
 ) -> Tensor:
     """For each image a point within eps that the model misclassifies, or the worst one found. (B, *shape).
 
-    x: (B, *shape); y: (B,) true classes; eps: a number or (B,), in the units of x. method: a key of `ATTACKS`.
+    x: (B, *shape), inside [low, high]; y: (B,) true classes; eps: a number or (B,), in the units of x. The result has
+    the model's dtype, or single precision if that is less, and its device. method: a key of `ATTACKS`.
     step_size: as a multiple of eps; by default the method's own. low, high: the valid range of x (None: no limit).
     batch: how many points go through the model at once. Randomness comes from `generator`, else from `seed`.
     """
@@ -85,16 +88,30 @@ def search(
     chosen = method_named(method)
     if steps < 1 or restarts < 1 or (batch is not None and batch < 1):
         raise SettingsError(f"an attack needs steps, restarts and batch >= 1, got {steps}, {restarts} and {batch}.")
-    if not bool(torch.isfinite(x).all()):
-        raise NumericalError("the images to attack contain NaN or infinity.")
-    box = Box.linf(x.detach(), eps, low=low, high=high)
-    if generator is None:
-        generator = torch.Generator(x.device).manual_seed(seed)
-    with evaluating(model, freeze=True):
-        run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator)
-        run.start_at(x.detach() if low is None and high is None else x.detach().clamp(low, high))
-        run.ascents(restarts, chosen.steps(chosen.fixed_steps or steps, step_size), eps)
+    with ordinary_tensors():
+        model = subject(model)
+        x = pixels(x, low, high, like=like(model, x))
+        if not bool(torch.isfinite(x).all()):
+            raise NumericalError("the images to attack contain NaN or infinity.")
+        y, radius = labels(y, len(x), x.device), radii(eps, len(x), x.device).to(x.dtype)
+        box = Box.linf(x, radius, low=low, high=high)
+        if generator is None:
+            generator = seeded(seed, x.device)
+        with evaluated(model, freeze=True):
+            run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator)
+            run.start_at(x)
+            run.ascents(restarts, chosen.steps(chosen.fixed_steps or steps, step_size), radius)
     return Search(run.x, run.broken, run.margin)
+
+
+def _check_shape(model: nn.Module, x: Tensor) -> None:
+    """Refuse images that the model cannot take. x: (1, *shape)."""
+    try:
+        call(model, x)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise SettingsError(f"the model cannot take images of shape {tuple(x.shape[1:])}: {error}.") from error
 
 
 def default_batch(device: torch.device) -> int:
@@ -109,29 +126,26 @@ class _Run:
         self, model: nn.Module, box: Box, y: Tensor, method: Method, batch: int, generator: torch.Generator
     ) -> None:
         self.model, self.box, self.method, self.batch, self.generator = model, box, method, batch, generator
-        self.y = y.to(box.lower.device, torch.int64)
-        if self.y.shape != (len(box),):
-            raise SettingsError(f"y must hold one class per image, got shape {tuple(y.shape)} for {len(box)} images.")
+        self.y = y
 
     def start_at(self, x: Tensor) -> None:
         """Take the clean images as the first candidates: a misclassified one is broken already."""
         self.centre, self.x = x, x.clone()
         with torch.no_grad():
-            logits = (
-                torch.cat([self.model(part) for part in torch.split(x, self.batch)]) if len(x) else x.new_zeros(0, 2)
-            )
+            if len(x):
+                _check_shape(self.model, x[:1])
+            parts = [call(self.model, part) for part in torch.split(x, self.batch)]
+            logits = torch.cat(parts) if len(x) else x.new_zeros(0, 2)
         if logits.ndim != 2 or logits.shape[1] < 2:
             raise SettingsError(f"an attack needs logits of shape (B, n) with n >= 2, got {tuple(logits.shape)}.")
         if not bool(torch.isfinite(logits).all()):
             raise NumericalError("the model's logits are NaN or infinite on the clean images; check its weights.")
-        if not bool(((self.y >= 0) & (self.y < logits.shape[1])).all()):
-            raise SettingsError(f"the labels must lie in 0..{logits.shape[1] - 1}, the model's classes.")
+        check_classes(self.y, logits.shape[1])
         self.classes = logits.shape[1]
         self.margin, self.broken = worst_margin(logits, self.y).to(x.dtype), logits.argmax(1) != self.y
 
-    def ascents(self, restarts: int, steps: list[float], eps: float | Tensor) -> None:
+    def ascents(self, restarts: int, steps: list[float], radius: Tensor) -> None:
         """All starts, each image's in parallel as far as the batch has room, until every image is broken."""
-        radius = torch.as_tensor(eps, dtype=self.x.dtype, device=self.x.device).expand(len(self.x))
         starts = restarts * (self.classes - 1 if self.method.targeted else 1)
         begun = 0
         alive = torch.nonzero(~self.broken & (radius > 0)).flatten()
@@ -171,7 +185,7 @@ class _Run:
             )
             if done + len(some) == len(steps):
                 with torch.no_grad():
-                    best.see(x, self.model(x))
+                    best.see(x, call(self.model, x))
             self._merge(rows, best)
             keep = torch.nonzero(~self.broken[rows]).flatten()
             if len(keep) == 0:

@@ -18,7 +18,7 @@ from lipgraft.bounds.memory import chunked
 from lipgraft.bounds.numerics import guard_lower, guard_upper
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.network import Network, full_precision, trace
+from lipgraft.network import Network, agree, full_precision, ordinary, subject, trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +72,36 @@ def bound(
     model: any module of supported operations, or a traced Network. method: a key of METHODS. C: (S, n) or (B, S, n).
     neurons: "needed" computes tight bounds only where the result depends on them, "all" everywhere (for `layers`).
     layers: known pre-activation bounds by activation name. dtype: torch.float64 for double precision; by default the
-    more precise of the model's and the box's.
+    more precise of the model's and the box's, and at least single precision.
     NaN or infinity anywhere ends in infinite bounds, never in finite ones.
     """
     if method not in METHODS:
         raise SettingsError(unknown_name("bound method", method, list(METHODS)))
-    network = model if isinstance(model, Network) else trace(model, tuple(box.lower.shape[1:]))
+    with full_precision():
+        return _bound(_network(model, box), box, method, C, neurons, layers, alpha, dtype)
+
+
+def _network(model: nn.Module | Network, box: Box) -> Network:
+    """The graph of the model, which has been seen to agree with it in the boxes."""
+    if isinstance(model, Network):
+        return model
+    model = subject(model)
+    network = trace(model, tuple(box.lower.shape[1:]))
+    agree(network, model, box)
+    return network
+
+
+def _bound(
+    network: Network,
+    box: Box,
+    method: str,
+    C: Tensor | None,
+    neurons: Neurons,
+    layers: Mapping[str, Interval] | None,
+    alpha: AlphaSettings | None,
+    dtype: torch.dtype | None,
+) -> Bounds:
+    """`bound` of a graph, in full precision."""
     if tuple(box.lower.shape[1:]) != network.input_shape:
         raise SettingsError(
             f"the box holds inputs of shape {tuple(box.lower.shape[1:])}, the network takes {network.input_shape}."
@@ -88,10 +112,11 @@ def bound(
             raise SettingsError(unknown_name("activation", name, names))
     dtype = dtype or _more_precise(network, box)
     network, box = network.to(dtype=dtype), box.to(dtype=dtype)
-    with torch.no_grad(), full_precision():
+    known = {name: (ordinary(lower), ordinary(upper)) for name, (lower, upper) in (layers or {}).items()}
+    with torch.no_grad():
         backward, specify = METHODS[method]
         alpha = (alpha or AlphaSettings()) if specify is _by_alpha else None
-        prepared = prepare(network, box, backward=backward, neurons=neurons, layers=layers, alpha=alpha)
+        prepared = prepare(network, box, backward=backward, neurons=neurons, layers=known, alpha=alpha)
         rows = _specification(C, network.output_shape[0], box)
         both = torch.stack([rows, -rows], 1)
         result = bound_specification(prepared, both, specify, alpha or AlphaSettings())
@@ -99,15 +124,16 @@ def bound(
 
 
 def _more_precise(network: Network, box: Box) -> torch.dtype:
-    """The dtype that holds both the weights and the box without rounding."""
+    """The dtype that holds both the weights and the box without rounding, and is no half precision."""
+    least = torch.promote_types(box.lower.dtype, torch.float32)
     weights = (value for node in network.nodes for value in vars(node).values() if isinstance(value, Tensor))
-    return reduce(torch.promote_types, (w.dtype for w in weights if w.is_floating_point()), box.lower.dtype)
+    return reduce(torch.promote_types, (w.dtype for w in weights if w.is_floating_point()), least)
 
 
 def _specification(C: Tensor | None, outputs: int, box: Box) -> Tensor:
     """C as (B, S, n)."""
     like = box.lower
-    rows = torch.eye(outputs, dtype=like.dtype, device=like.device) if C is None else C.to(like)
+    rows = torch.eye(outputs, dtype=like.dtype, device=like.device) if C is None else ordinary(C.to(like))
     if rows.ndim == 2:
         rows = rows.expand(len(box), -1, -1)
     if rows.ndim != 3 or len(rows) != len(box) or rows.shape[2] != outputs:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.graft.traced import input_shape_of, traced
-from lipgraft.network import evaluate
+from lipgraft.inputs import pixels
+from lipgraft.network import evaluate, like, subject
 from lipgraft.network.graph import Shape
 
 BATCH = 500
@@ -36,15 +37,16 @@ def fit_lines(model: nn.Module, x: Tensor, *, input_shape: Shape | None = None) 
     shape = input_shape_of(model, input_shape) or tuple(x.shape[1:])
     if len(x) == 0:
         raise SettingsError("lines cannot be fitted to no images at all.")
+    model = subject(model)
     network = traced(model, shape)
-    like = next((p for p in model.parameters()), x)
+    x = pixels(x, None, None, like=like(model, x))
     sums: dict[str, Tensor] = {}
     for part in torch.split(x, BATCH):
-        values = evaluate(network, part.to(like.device, like.dtype))
+        values = evaluate(network, part)
         for i, node in network.activations():
             z, h = values[node.inputs[0]].double(), values[i].double()
             sums[node.name] = sums.get(node.name, 0) + torch.stack([z, h, z * z, z * h]).sum(1)
-    return {name: _least_squares(total / len(x), like.dtype) for name, total in sums.items()}
+    return {name: _least_squares(total / len(x), x.dtype) for name, total in sums.items()}
 
 
 def check_lines(kind: str) -> None:

@@ -20,7 +20,8 @@ from lipgraft.graft.scores.table import LayerScores, Scores
 from lipgraft.graft.scores.weighted_interval import s_wi
 from lipgraft.graft.scores.weights import weight_factor
 from lipgraft.graft.traced import traced
-from lipgraft.network.graph import Network
+from lipgraft.inputs import check_classes, labels, pixels, radii
+from lipgraft.network import Network, full_precision
 
 
 def score(
@@ -44,32 +45,33 @@ def score(
     method; "needed" leaves a neuron that a cheaper bound proves stable with that bound (same s_u, looser widths).
     progress: True shows a bar, None shows it on a terminal only.
     """
-    _check(x, y, batch)
-    network = traced(model, tuple(x.shape[1:])).to()  # detached
-    like = _like(network, x)
-    sums = {
-        node.name: Accumulator.empty(node, slope, like, with_gradient=y is not None)
-        for _, node in network.activations()
-    }
-    for rows in _batches(len(x), batch, progress):
-        images, labels = x[rows].to(like), None if y is None else y[rows].to(like.device)
-        box = Box.linf(images, eps, low=low, high=high)
-        layers = bound(network, box, method=bounds, neurons=neurons).layers
-        sizes = significance(network, images, labels)
-        with torch.no_grad():
-            for name, total in sums.items():
-                total.add(*layers[name], *sizes[name])
-    _check_finite(sums)
-    return Scores(_scores(network, sums, len(x)), len(x), tuple(x.shape[1:]), float(eps), bounds, slope)
+    with full_precision():
+        x, eps = pixels(x, low, high), float(radii(eps, 1)[0])
+        y = None if y is None else labels(y, len(x), x.device)
+        _check(x, batch)
+        network = traced(model, tuple(x.shape[1:])).to()  # detached
+        if y is not None:
+            check_classes(y, network.output_shape[0])
+        like = _like(network, x)
+        sums = {
+            node.name: Accumulator.empty(node, slope, like, with_gradient=y is not None)
+            for _, node in network.activations()
+        }
+        for rows in _batches(len(x), batch, progress):
+            images, classes = x[rows].to(like), None if y is None else y[rows].to(like.device)
+            box = Box.linf(images, eps, low=low, high=high)
+            layers = bound(network, box, method=bounds, neurons=neurons).layers
+            sizes = significance(network, images, classes)
+            with torch.no_grad():
+                for name, total in sums.items():
+                    total.add(*layers[name], *sizes[name])
+        _check_finite(sums)
+        return Scores(_scores(network, sums, len(x)), len(x), tuple(x.shape[1:]), eps, bounds, slope)
 
 
-def _check(x: Tensor, y: Tensor | None, batch: int) -> None:
+def _check(x: Tensor, batch: int) -> None:
     if len(x) == 0:
         raise DataError("the calibration set is empty; give at least one image.")
-    if not x.is_floating_point():
-        raise DataError(f"calibration images must be floats in [0, 1], got {x.dtype}; use lipgraft.data.images(x).")
-    if y is not None and len(y) != len(x):
-        raise DataError(f"{len(x)} calibration images need as many labels, got {len(y)}.")
     if batch < 1:
         raise SettingsError(f"batch must be at least 1, got {batch}.")
 
@@ -111,6 +113,6 @@ def _like(network: Network, x: Tensor) -> Tensor:
     """Some number of the network, for its dtype and device."""
     for node in network.nodes:
         for value in vars(node).values():
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and value.is_floating_point():
                 return value
     return x

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError
-from lipgraft.network import trace
+from lipgraft.network import subject, trace
 from lipgraft.network.graph import Network, Shape
 
 
@@ -29,7 +29,7 @@ def traced(model: nn.Module | Network, input_shape: Shape | None = None) -> Netw
         shape = input_shape_of(model, input_shape)
         if shape is None:
             raise SettingsError("the model does not say what it takes; pass input_shape=(C, H, W).")
-        network = trace(model, shape)
+        network = trace(subject(model), shape)
     if next(network.activations(), None) is None:
         raise UnsupportedOperationError("the network has no activations, so there is nothing to graft.")
     return network

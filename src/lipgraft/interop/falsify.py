@@ -7,11 +7,12 @@ import time
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attack import ascend, evaluating, pgd_steps
+from lipgraft.attack import ascend, pgd_steps
 from lipgraft.interop.replay import Counterexample, replay
-from lipgraft.interop.rounding import inner_box
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Region
+from lipgraft.network import call, evaluated
+from lipgraft.rounding import inner_box
 
 STEPS, STARTS, TRIED = 40, 8, 5
 BEYOND = 1e-3  # how far past its limit every row is pushed: rounding must not undo what was found
@@ -38,8 +39,8 @@ def falsify(
         share[:middle] = 0.5
         middle = max(0, middle - len(some))
         found = _ascend(network, low + share * (high - low), low, high, A[some.to(A.device)], b[some.to(b.device)])
-        with torch.no_grad(), evaluating(network):
-            excess = region.excess(network(found).cpu())
+        with torch.no_grad(), evaluated(network):
+            excess = region.excess(call(network, found).cpu())
         best = excess.argsort()[:TRIED]
         confirmed = replay(judge, region, found[best[excess[best] <= 0].to(found.device)])
         if confirmed is not None:
@@ -54,7 +55,7 @@ def _ascend(network: nn.Module, start: Tensor, low: Tensor, high: Tensor, A: Ten
         rows = torch.einsum("bkn,bn->bk", A, y) - b
         return -(rows + BEYOND).relu().sum(1)
 
-    with evaluating(network, freeze=True):
+    with evaluated(network, freeze=True):
         ends = low.expand_as(start), high.expand_as(start)
         point, _ = ascend(network, start, *ends, loss, eps=(high - low) / 2, steps=pgd_steps(STEPS, None))
     return point

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from lipgraft.bounds import METHODS
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.inputs import pixels, radii, seeded
 from lipgraft.lipschitz import jacobian, sampled, upper  # noqa: F401  (they fill the registry)
 from lipgraft.lipschitz.problem import NOTIONS, Problem
 from lipgraft.lipschitz.settings import LipschitzSettings
 from lipgraft.lipschitz.units import input_weight
-from lipgraft.network import Network, full_precision, trace
+from lipgraft.network import Network, agree, full_precision, subject, trace
 
 
 def lipschitz(
@@ -39,7 +40,8 @@ def lipschitz(
 ) -> Tensor:
     """The local Lipschitz constant, in the maximum norms, around each image: the largest over all outputs, (B,).
 
-    x: (B, *shape); eps: a number or (B,), in raw pixels whatever the units; low, high: as for `Box.linf`.
+    x: (B, *shape), inside [low, high]; eps: a number or (B,), in raw pixels whatever the units; low, high: as for
+    `Box.linf`. What is said holds for the model in evaluation mode as a function of real numbers, as in `verify`.
     method: "jacobian" and "interval-jacobian", upper bounds; "output-width"; "sampled", a lower bound.
     units: "pixel", or "normalised" for derivatives with respect to the input after the network's own normalisation.
     bounds: the bound method for neurons and outputs, instead of the settings'. per_output: (B, n) instead of (B,).
@@ -50,19 +52,29 @@ def lipschitz(
         raise SettingsError(unknown_name("notion of the Lipschitz constant", method, list(NOTIONS)))
     settings = settings or LipschitzSettings()
     settings = settings if bounds is None else replace(settings, bounds=bounds)
-    _check(x, batch, settings)
-    network = (model if isinstance(model, Network) else trace(model, tuple(x.shape[1:]))).to()
-    if tuple(x.shape[1:]) != network.input_shape:
-        raise SettingsError(f"the inputs have shape {tuple(x.shape[1:])}, the network takes {network.input_shape}.")
-    x = x.detach().to(_like(network, x))
-    box = Box.linf(x, eps, low=low, high=high)
-    radius = torch.as_tensor(eps, dtype=x.dtype, device=x.device).expand(len(x))
-    weight = input_weight(units, network, x)
-    generator = torch.Generator(x.device).manual_seed(seed)
-    out = x.new_empty(len(x), network.output_shape[0])
+    _check(batch, settings)
+    chosen = NOTIONS[method]
     with torch.no_grad(), full_precision():
+        model = model if isinstance(model, Network) else subject(model)
+        x = pixels(x, low, high)
+        network = (model if isinstance(model, Network) else trace(model, tuple(x.shape[1:]))).to()
+        if tuple(x.shape[1:]) != network.input_shape:
+            raise SettingsError(f"the inputs have shape {tuple(x.shape[1:])}, the network takes {network.input_shape}.")
+        x = x.to(_like(network, x))
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        box = Box.linf(x, eps, low=low, high=high)
+        if isinstance(model, nn.Module):
+            agree(network, model, box)
+        if chosen.double:
+            x, network = x.double(), network.to(dtype=torch.float64)
+            box = Box.linf(x, eps, low=low, high=high)
+        radius = radii(eps, len(x), x.device).to(x.dtype)
+        weight = input_weight(units, network, x)
+        generator = seeded(seed, x.device)
+        out = torch.empty(len(x), network.output_shape[0], dtype=dtype, device=x.device)
         for rows in _batches(len(x), batch or default_batch(x.device), progress, method):
-            out[rows] = NOTIONS[method](Problem(network, box[rows], radius[rows], weight, settings, generator))
+            problem = Problem(network, box[rows], radius[rows], weight, settings, generator)
+            out[rows] = chosen.rounded(chosen.norms(problem), dtype)
     return out if per_output else out.amax(1)
 
 
@@ -71,9 +83,7 @@ def default_batch(device: torch.device) -> int:
     return 128 if device.type == "cuda" else 4
 
 
-def _check(x: Tensor, batch: int | None, settings: LipschitzSettings) -> None:
-    if not x.is_floating_point():
-        raise SettingsError(f"the inputs must be floats in [0, 1], got {x.dtype}; use lipgraft.data.images(x).")
+def _check(batch: int | None, settings: LipschitzSettings) -> None:
     if batch is not None and batch < 1:
         raise SettingsError(f"batch must be at least 1, got {batch}.")
     if settings.bounds not in METHODS:

@@ -14,6 +14,7 @@ from lipgraft.box import Box
 from lipgraft.lipschitz.derivative import slope_range
 from lipgraft.lipschitz.settings import LipschitzSettings
 from lipgraft.network.graph import Network
+from lipgraft.rounding import round_down, round_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +29,33 @@ class Problem:
     generator: torch.Generator
 
 
-Notion = Callable[[Problem], Tensor]
+Norms = Callable[[Problem], Tensor]
 """Problem -> one number for every image and output: (B, n)."""
+
+
+@dataclass(frozen=True)
+class Notion:
+    """double: computed in double precision, whatever the network's. lower: a lower bound, to be rounded down."""
+
+    norms: Norms
+    double: bool = False
+    lower: bool = False
+
+    def rounded(self, norms: Tensor, dtype: torch.dtype) -> Tensor:
+        """The norms in another precision, still bounds of the same kind."""
+        if norms.dtype == dtype:
+            return norms
+        return round_down(norms, dtype) if self.lower else round_up(norms, dtype)
+
 
 NOTIONS: dict[str, Notion] = {}
 
 
-def notion(name: str) -> Callable[[Notion], Notion]:
+def notion(name: str, *, double: bool = False, lower: bool = False) -> Callable[[Norms], Norms]:
     """Register a notion of the local Lipschitz constant."""
 
-    def register(function: Notion) -> Notion:
-        NOTIONS[name] = function
+    def register(function: Norms) -> Norms:
+        NOTIONS[name] = Notion(function, double, lower)
         return function
 
     return register

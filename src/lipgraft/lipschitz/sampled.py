@@ -9,11 +9,12 @@ from lipgraft.bounds.numerics import guard_lower
 from lipgraft.bounds.transpose import Cache
 from lipgraft.box import Box
 from lipgraft.lipschitz.adjoint import transpose, walk_back
-from lipgraft.lipschitz.derivative import slope_at
+from lipgraft.lipschitz.derivative import derivative, slope_at
 from lipgraft.lipschitz.interval_jacobian import one_hot_rows
 from lipgraft.lipschitz.problem import Problem, notion
 from lipgraft.network import evaluate
-from lipgraft.network.graph import Network
+from lipgraft.network.evaluate import absolute_node
+from lipgraft.network.graph import Activation, Conv, Linear, Network
 
 
 def jacobian_rows(
@@ -40,11 +41,13 @@ def row_norms(rows: Tensor, weight: Tensor) -> Tensor:
     return (rows.abs() * weight).flatten(2).sum(-1)
 
 
-@notion("sampled")
+@notion("sampled", double=True, lower=True)
 def sampled(problem: Problem) -> Tensor:
     """The largest norm of each output's row at random points, and on the way of an ascent from the best one: (B, n).
 
-    A norm that is not a finite number counts as not found.
+    A point at a kink of the network counts with 0: what the rows give there need not be a derivative. So does one so
+    near to it that rounding could put a neuron on the wrong side; in double precision few are. A norm that is not a
+    finite number counts as not found.
     """
     network, box, weight, settings = problem.network, problem.box, problem.weight, problem.settings
     all_rows = one_hot_rows(network, box.lower)
@@ -56,7 +59,7 @@ def sampled(problem: Problem) -> Tensor:
     for number in range(settings.samples):
         x = _draw(box, number, problem.generator)
         rows, values = jacobian_rows(network, x, all_rows, cache)
-        norms = guard_lower(row_norms(rows, weight))
+        norms = _true_norms(network, values, guard_lower(row_norms(rows, weight)))
         better = norms > best
         best = torch.where(better, norms, best)
         start = torch.where(better.view(*better.shape, *[1] * (x.ndim - 1)), x.unsqueeze(1), start)
@@ -67,6 +70,41 @@ def sampled(problem: Problem) -> Tensor:
     if not widths or settings.steps == 0:
         return best
     return torch.maximum(best, _ascend(problem, start, widths, cache))
+
+
+@torch.no_grad()
+def _true_norms(network: Network, values: list[Tensor], norms: Tensor) -> Tensor:
+    """norms (N, ...), with 0 where the rows need not be those of a derivative."""
+    smooth = differentiable(network, values).view(-1, *[1] * (norms.ndim - 1))
+    return torch.where(smooth | ~norms.isfinite(), norms, 0.0)
+
+
+def differentiable(network: Network, values: list[Tensor]) -> Tensor:
+    """Whether no neuron that moves with the input may be at its kink: (N,). values: of all nodes, (N, *shape).
+
+    Beside every value go an upper bound of its rounding error, and whether it moves at all near this point: what only
+    inactive ReLUs feed does not, and its kink does not matter.
+    """
+    unit = torch.finfo(values[0].dtype).eps
+    smooth = torch.ones(len(values[0]), dtype=torch.bool, device=values[0].device)
+    errors, moving = [torch.zeros_like(values[0])], [torch.ones_like(values[0])]
+    for i, node in enumerate(network.nodes[1 : network.output + 1], 1):
+        moves = (absolute_node(node, *(moving[j] for j in node.inputs), constant=False) > 0).to(values[0].dtype)
+        if isinstance(node, Activation):
+            z, error = values[node.inputs[0]], errors[node.inputs[0]]
+            kinked = torch.full_like(z, derivative(node.kind).kinked, dtype=torch.bool)
+            kinked = kinked if node.graft is None else kinked & ~node.graft.mask
+            smooth &= ~(kinked & (moving[node.inputs[0]] > 0) & (z.abs() <= error)).flatten(1).any(1)
+            inactive = kinked & (z < -error) & (node.negative_slope == 0)
+            error = absolute_node(node, error, constant=False) + 4 * unit * values[i].abs()
+            error, moves = torch.where(inactive, 0.0, error), torch.where(inactive, 0.0, moves)
+        else:
+            # n products and additions err by at most n + 1 units of the sum of the terms' absolute values.
+            units = unit * (node.weight[0].numel() + 2 if isinstance(node, Conv | Linear) else 2)
+            error = units * absolute_node(node, *(errors[j] / units + values[j].abs() for j in node.inputs))
+        errors.append(error)
+        moving.append(moves)
+    return smooth
 
 
 def _draw(box: Box, number: int, generator: torch.Generator) -> Tensor:
@@ -95,8 +133,9 @@ def _ascend(problem: Problem, start: Tensor, widths: dict[int, Tensor], cache: C
     for t in range(settings.steps + 1):
         with torch.enable_grad():
             point = x.detach().requires_grad_()
-            norms = row_norms(jacobian_rows(network, point, rows, cache, steps)[0], problem.weight).squeeze(1)
-            best = torch.maximum(best, guard_lower(norms.detach()))
+            found, values = jacobian_rows(network, point, rows, cache, steps)
+            norms = row_norms(found, problem.weight).squeeze(1)
+            best = torch.maximum(best, _true_norms(network, values, guard_lower(norms.detach())))
             if t == settings.steps:
                 break
             (gradient,) = torch.autograd.grad(norms.sum(), point, materialize_grads=True)

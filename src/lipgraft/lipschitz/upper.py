@@ -15,10 +15,11 @@ from lipgraft.lipschitz.interval_jacobian import interval_adjoints, norm_bound, 
 from lipgraft.lipschitz.problem import Problem, finite_images, notion, slope_ranges
 
 
-@notion("output-width")
+@notion("output-width", double=True)
 def output_width(problem: Problem) -> Tensor:
     """(ub - lb) / (2 eps) of every output, the quantity in the paper's proofs. (B, n).
 
+    In double precision: where eps is small, ub - lb is a difference of numbers that agree in most digits.
     The box may be clipped and then narrower than 2 eps; the division is by 2 eps all the same. In normalised units eps
     is multiplied by the mean scale of the inputs. Where eps is 0, the limit: the point's Jacobian norm.
     """

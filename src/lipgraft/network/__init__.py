@@ -1,8 +1,9 @@
 """Any nn.Module of the supported set as a small graph of affine nodes and activations."""
 
 from lipgraft.network.activations import activation_calls, activation_kind
-from lipgraft.network.build import trace
+from lipgraft.network.build import agree, trace
 from lipgraft.network.evaluate import evaluate
+from lipgraft.network.evaluation import call, evaluated, like, subject
 from lipgraft.network.graph import (
     Activation,
     Add,
@@ -17,7 +18,7 @@ from lipgraft.network.graph import (
     Scale,
 )
 from lipgraft.network.lowering import Builder, Ref, lowers_function, lowers_method, lowers_module
-from lipgraft.network.precision import full_precision
+from lipgraft.network.precision import full_precision, ordinary, ordinary_tensors, stepwise
 from lipgraft.network.tracing import trace_fx
 
 __all__ = [
@@ -36,11 +37,19 @@ __all__ = [
     "Scale",
     "activation_calls",
     "activation_kind",
+    "agree",
+    "call",
     "evaluate",
+    "evaluated",
     "full_precision",
+    "like",
     "lowers_function",
     "lowers_method",
     "lowers_module",
+    "ordinary",
+    "ordinary_tensors",
+    "stepwise",
+    "subject",
     "trace",
     "trace_fx",
 ]

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError
-from lipgraft.network.evaluate import evaluate
+from lipgraft.network.evaluate import absolute_node, evaluate
+from lipgraft.network.evaluation import call, check_module, evaluated, like
 from lipgraft.network.graph import Graft, Network
 from lipgraft.network.lowering import lower
 from lipgraft.network.precision import full_precision
-from lipgraft.network.tracing import evaluation_mode, trace_fx
+from lipgraft.network.tracing import RECOMPUTE_WEIGHTS, trace_fx
+
+if TYPE_CHECKING:
+    from lipgraft.box import Box
 
 # Shapes are found on a batch of this size: not 1, so that a lost batch axis shows.
 _EXAMPLES = 3
+_BOXES = 32
+"""How many boxes of a batch are compared: few beside the work of bounding them."""
 _CHECK_SCALES = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -28,18 +35,43 @@ def trace(model: nn.Module, input_shape: Sequence[int], *, check: bool = True) -
     """
     if not input_shape or any(not isinstance(n, int) or n < 1 for n in input_shape):
         raise SettingsError(f"input_shape must be the positive sizes of one input, got {tuple(input_shape)}.")
-    with evaluation_mode(model), full_precision():
-        network = lower(trace_fx(model), _random(model, _EXAMPLES, input_shape))
+    check_module(model)
+    with evaluated(model), full_precision():
+        traced = trace_fx(model)
+        _refresh_weights(model)
+        network = lower(traced, _random(model, _EXAMPLES, input_shape))
         if check:
             _check(network, model)
     return network
 
 
+def _refresh_weights(model: nn.Module) -> None:
+    """Weight norm and pruning in their older form compute a layer's weights in a hook before its forward."""
+    for module in model.modules():
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, RECOMPUTE_WEIGHTS):
+                hook(module, ())
+
+
 def _random(model: nn.Module, count: int, input_shape: Sequence[int]) -> Tensor:
     """Normal numbers of the model's device and dtype, the same at every call. Returns (count, *input_shape)."""
-    tensors = chain(model.parameters(), model.buffers())
-    like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
-    return torch.randn(count, *input_shape, generator=torch.Generator().manual_seed(0)).to(like)
+    return torch.randn(count, *input_shape, generator=torch.Generator().manual_seed(0)).to(like(model))
+
+
+@torch.no_grad()
+def agree(network: Network, model: nn.Module, box: Box) -> None:
+    """Refuse a graph that differs from its model at the centres, corners or random points of boxes.
+
+    Of many boxes some are looked at, spread over the batch.
+    """
+    boxes = box[torch.linspace(0, len(box) - 1, min(len(box), _BOXES)).round().long().to(box.lower.device)]
+    shape, dtype = (2, *boxes.lower.shape), boxes.lower.dtype
+    share = torch.rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(0)).to(boxes.lower.device)
+    points = [boxes.centre, boxes.lower, boxes.upper]
+    points += [torch.lerp(boxes.lower, boxes.upper, some) for some in (share[0], share[1].round())]
+    with evaluated(model), full_precision():
+        for x in points:
+            _compare(network, model, x.to(like(model, x)), "at points of the box")
 
 
 @torch.no_grad()
@@ -47,7 +79,12 @@ def _check(network: Network, model: nn.Module) -> None:
     """Graph and model must agree on inputs of several scales, up to rounding."""
     x = _random(model, len(_CHECK_SCALES), network.input_shape)
     x = x * torch.tensor(_CHECK_SCALES).to(x).reshape(-1, *[1] * (x.ndim - 1))
-    expected = model(x.clone())
+    _compare(network, model, x, "on random inputs")
+
+
+def _compare(network: Network, model: nn.Module, x: Tensor, where: str) -> None:
+    """Graph and model must agree at every x (B, *input_shape), output by output."""
+    expected = call(model, x)
     values = evaluate(network, x)
     got = values[network.output]
     if got.shape != expected.shape:
@@ -55,24 +92,33 @@ def _check(network: Network, model: nn.Module) -> None:
             f"the traced graph returns shape {tuple(got.shape)} where the model returns {tuple(expected.shape)}; "
             "its forward depends on the batch size."
         )
-    # Rounding errors are relative to the largest number on the way: a small output may be a difference of large ones.
+    expected = expected.to(got)
     unit = torch.finfo(x.dtype).eps
-    rtol = max(1e-4, 16 * unit)
-    atol = rtol * _magnitude([expected]) + 100 * unit * _magnitude(values)
-    same = torch.isclose(got, expected.to(got), rtol=rtol, atol=atol, equal_nan=True)
-    if not _tensors_finite(network):  # the order of operations decides where inf and NaN end up
-        same |= ~(got.isfinite() & expected.isfinite())
+    # Rounding errors are relative to the largest number on the way, but another output is not on the way of this one.
+    sizes = [_sizes(network, i, values) for i in range(len(values))]
+    before = torch.stack([x.new_zeros(len(x)), *(_largest(s) for i, s in enumerate(sizes) if i != network.output)])
+    tolerance = max(1e-4, 16 * unit) * expected.abs() + 100 * unit * (before.amax(0)[:, None] + sizes[network.output])
+    same = (got == expected) | ((got - expected).abs() <= tolerance) | (got.isnan() & expected.isnan())
+    # Where numbers overflow, or weights are not finite, the order of operations decides where inf and NaN end up.
+    overflows = torch.stack([~v.flatten(1).isfinite().all(1) for v in values]).any(0)
+    same |= overflows[:, None] | (~expected.isfinite() & (not _tensors_finite(network)))
     if not bool(same.all()):
-        worst = float((got - expected).abs().nan_to_num(nan=float("inf")).max())
+        worst = float((got - expected).abs().nan_to_num(nan=float("inf"))[~same].max())
         raise UnsupportedOperationError(
-            f"the traced graph differs from the model by up to {worst:.3g} on random inputs; forward must be a "
-            "deterministic function of its input alone, without hooks that change values."
+            f"the traced graph differs from the model by up to {worst:.3g} {where}; forward must be a deterministic "
+            "function of its input alone, without hooks that change values."
         )
 
 
-def _magnitude(values: list[Tensor]) -> float:
-    """The largest finite number in sight."""
-    return max(float(v.abs().nan_to_num(nan=0.0, posinf=0.0).max()) for v in values)
+def _sizes(network: Network, i: int, values: list[Tensor]) -> Tensor:
+    """The sum of the absolute values that node i adds up, which its value may be much smaller than."""
+    node = network.nodes[i]
+    return absolute_node(node, *(values[j].abs() for j in node.inputs)) if node.inputs else values[i].abs()
+
+
+def _largest(value: Tensor) -> Tensor:
+    """The largest finite number of each row: (B, ...) -> (B,)."""
+    return value.nan_to_num(nan=0.0, posinf=0.0).flatten(1).amax(1)
 
 
 def _tensors_finite(network: Network) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,27 @@ def evaluate_node(node: Node, *inputs: Tensor) -> Tensor:
         case Activation():
             return _activate(node, x)
     raise UnsupportedOperationError(f"node {node.name!r} of type {type(node).__name__} cannot be evaluated.")
+
+
+def absolute_node(node: Node, *inputs: Tensor, constant: bool = True) -> Tensor:
+    """The node with absolute values in place of its numbers: how large inputs up to these can make it, or errors grow.
+
+    inputs: >= 0. constant: with the node's biases. An activation is no steeper than 1, or than its line if grafted.
+    """
+    x = inputs[0]
+    match node:
+        case Conv() | Linear():
+            bias = node.bias.abs() if constant and node.bias is not None else None
+            return evaluate_node(replace(node, weight=node.weight.abs(), bias=bias), x)
+        case Scale():
+            return x * node.scale.abs() + (node.shift.abs() if constant else 0.0)
+        case Activation():
+            largest = max(1.0, abs(node.negative_slope)) * x + (0.5 if constant and node.kind == "sigmoid" else 0.0)
+            if node.graft is None:
+                return largest
+            line = node.graft.gamma.abs() * x + (node.graft.omega.abs() if constant else 0.0)
+            return torch.where(node.graft.mask, line, largest)
+    return evaluate_node(node, *inputs)
 
 
 def _activate(node: Activation, z: Tensor) -> Tensor:

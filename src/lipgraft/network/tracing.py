@@ -6,17 +6,23 @@ import operator
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from lipgraft.errors import UnsupportedOperationError
+from lipgraft.network.evaluation import check_module, evaluated
 from lipgraft.network.lowering.registry import module_lowering
 
 _TORCH = os.path.dirname(torch.__file__)
+# Hooks before a layer's forward that do nothing but to compute its weights, which are read after they have run.
+RECOMPUTE_WEIGHTS = (BasePruningMethod, SpectralNorm, WeightNorm)
 
 
 class _Proxy(fx.Proxy):
@@ -61,31 +67,37 @@ def _source() -> str | None:
     return None
 
 
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Every submodule in evaluation mode. Afterwards each has its own attributes back.
-
-    That means the training flags, and what a forward under fx may leave behind: constants that fx hangs on the model,
-    or symbolic values that the model keeps for later.
-    """
-    before = [(vars(module), dict(vars(module))) for module in model.modules()]
-    for now, _ in before:
-        now["training"] = False
-    try:
-        yield
-    finally:
-        for now, then in before:
-            for key in now.keys() - then.keys():
-                del now[key]
-            now.update(then)
+def _check_visible(root: nn.Module, tracer: _Tracer) -> None:
+    """fx sees the forward of the root's class, and of a layer that it does not look into only that it is called."""
+    if _global_forward_hooks or _global_forward_pre_hooks:
+        raise UnsupportedOperationError(
+            "there are forward hooks on all modules of the process, which tracing does not see; remove them."
+        )
+    for name, module in root.named_modules():
+        if module is not root and not tracer.is_leaf_module(module, name):
+            continue
+        which = f"the layer {name!r}" if name else "the model"
+        before = [hook for hook in module._forward_pre_hooks.values() if not isinstance(hook, RECOMPUTE_WEIGHTS)]
+        if before or module._forward_hooks:
+            raise UnsupportedOperationError(
+                f"{which} has forward hooks, which may change its result and which tracing does not see; remove them, "
+                "or write what they do into a module's forward."
+            )
+        if "forward" in vars(module):
+            raise UnsupportedOperationError(
+                f"{which} ({type(module).__name__}) has a forward of its own in place of its class's, which tracing "
+                "does not see; write it into the forward of a module class."
+            )
 
 
 def trace_fx(model: nn.Module) -> fx.GraphModule:
     """The fx graph of the model's forward in evaluation mode. Its modules and parameters are the model's own."""
+    check_module(model)
     tracer = _Tracer()
     # A single layer (nn.Conv2d, ...) is traced as one call, not through the layer's own Python code.
     root = nn.Sequential(model) if tracer.is_leaf_module(model, "") else model
-    with evaluation_mode(root):
+    _check_visible(root, tracer)
+    with evaluated(root):
         try:
             graph = tracer.trace(root)
         except (fx.proxy.TraceError, TypeError, ValueError, RuntimeError, NameError, AttributeError) as error:

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attack import evaluating
 from lipgraft.bounds import bound
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.box import Box
 from lipgraft.data import Dataset, images
 from lipgraft.lipschitz import lipschitz
-from lipgraft.network import trace
+from lipgraft.network import evaluated, trace
 from lipgraft.pipeline.recipe import AttackSettings, LipschitzRecipe
 from lipgraft.train import robust_accuracy
 from lipgraft.verify.incomplete import other_classes
@@ -94,7 +93,7 @@ def lipschitz_constants(
 @torch.no_grad()
 def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The indices of the images that are classified as y."""
-    with evaluating(model):
+    with evaluated(model):
         hits = torch.cat(
             [model(a).argmax(1) == b for a, b in zip(torch.split(x, 1000), torch.split(y, 1000), strict=True)]
         )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attack.ascent import evaluating
 from lipgraft.attack.search import default_batch, search
 from lipgraft.data import images
 from lipgraft.errors import SettingsError
+from lipgraft.network import evaluated
 
 REPORT_AFTER = (1, 10, 100)
 """Numbers of restarts after which robust accuracy is reported."""
@@ -91,7 +91,7 @@ def _correct(model: nn.Module, x: Tensor, y: Tensor, batch: int | None) -> Tenso
     """(N,) on the CPU."""
     device = _device(model, x)
     size = batch or default_batch(device)
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), evaluated(model):
         parts = [
             model(_floats(some.to(device))).argmax(1) == labels.to(device)
             for some, labels in zip(torch.split(x, size), torch.split(y, size), strict=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from lipgraft.errors import SettingsError
+from lipgraft.inputs import labels, pixels, seconds
 from lipgraft.verify.bab import Watch
 from lipgraft.verify.branching import branching_named
 from lipgraft.verify.cascade import cascade
@@ -30,13 +30,15 @@ def verify(
 ) -> list[Verdict]:
     """Is every point within eps of x (in the maximum norm, inside [low, high]) classified as y? One verdict per image.
 
-    x: (B, *shape), any module of supported operations takes it; y: (B,) true classes; eps: a number or (B,).
+    x: (B, *shape), inside [low, high], any module of supported operations takes it; y: (B,) true classes; eps: a number
+    or (B,). A verdict speaks of the model in evaluation mode as a function of real numbers, with the weights that it
+    stores; one of half precision is computed with in single precision. The model is left as it was.
     timeout: seconds of device time per image, 300 unless given here or in the settings.
     """
     verdicts: dict[int, Verdict] = dict(
         verify_stream(model, x, y, eps, timeout=timeout, low=low, high=high, settings=settings)
     )
-    return [verdicts[image] for image in range(len(x))]
+    return [verdicts[image] for image in sorted(verdicts)]
 
 
 def verify_stream(
@@ -57,10 +59,10 @@ def verify_stream(
     """
     chosen = settings or VerifySettings()
     if timeout is not None:
-        chosen = replace(chosen, timeout=timeout)
+        chosen = replace(chosen, timeout=seconds(timeout, "timeout"))
     branching_named(chosen.branching)
+    x = pixels(x, low, high)
+    y = labels(y, len(x), x.device)
     if len(x) == 0:
         return iter(())
-    if len(x) != len(y):
-        raise SettingsError(f"there are {len(x)} images and {len(y)} labels; each image needs one.")
     return cascade(Job.of(model, x, y, eps, low, high, chosen), watch)

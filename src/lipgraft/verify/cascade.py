@@ -9,7 +9,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lipgraft.network import full_precision
+from lipgraft.network import full_precision, stepwise
 from lipgraft.verify.bab import BranchAndBound, Watch
 from lipgraft.verify.incomplete import bounded
 from lipgraft.verify.job import Job, finite_weights
@@ -26,11 +26,8 @@ def cascade(job: Job, watch: Watch | None = None) -> Iterator[Decided]:
         reason = "the model's weights contain NaN or infinity"
         yield from (job.ledger.verdict(image, "error", reason=reason) for image in range(len(job.x)))
         return
-    with full_precision():
-        if job.settings.recheck == "none":
-            yield from _proofs(job, watch)
-        else:
-            yield from _rechecked(job, watch)
+    stages = _proofs if job.settings.recheck == "none" else _rechecked
+    yield from stepwise(full_precision, stages(job, watch))
 
 
 def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:

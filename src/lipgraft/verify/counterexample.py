@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attack import ascend, evaluating
+from lipgraft.attack import ascend
 from lipgraft.attack.methods import pgd_steps, target_margin
-from lipgraft.network import full_precision
+from lipgraft.network import call, evaluated, full_precision
 
 
 @torch.no_grad()
@@ -18,8 +18,8 @@ def replay(model: nn.Module, point: Tensor, y: int, low: Tensor, high: Tensor) -
     """
     if not bool(((point >= low) & (point <= high)).all()):
         return None
-    with evaluating(model), full_precision():
-        logits = model(point[None])[0]
+    with evaluated(model), full_precision():
+        logits = call(model, point[None])[0]
     if not bool(torch.isfinite(logits).all()) or int(logits.argmax()) == y:
         return None
     others = torch.cat([logits[:y], logits[y + 1 :]])
@@ -31,7 +31,7 @@ def short_attack(
 ) -> Tensor:
     """A short targeted ascent from given points of boxes. start, low, high: (B, *shape); y, target: (B,)."""
     radius = (high - low) / 2
-    with evaluating(model, freeze=True):
+    with evaluated(model, freeze=True):
         point, _ = ascend(
             model,
             start,

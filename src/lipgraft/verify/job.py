@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
-from lipgraft.network import Graft, Network, full_precision, trace
+from lipgraft.inputs import any_pixel, check_classes, labels, pixels, radii
+from lipgraft.network import Graft, Network, full_precision, like, subject, trace
 from lipgraft.verify.ledger import Ledger
 from lipgraft.verify.settings import VerifySettings
 
@@ -20,7 +20,7 @@ class Job:
     """network: the model's graph, detached, in the dtype of all bounds. x: (B, *shape), inside [low, high]; y: (B,).
 
     eps: (B,), exact_eps the same in double precision; box: the B boxes. finite: (B,), whether an image's pixels are;
-    those of others are set to zero, and they are never bounded.
+    those of others are set to a valid one, and they are never bounded.
     """
 
     model: nn.Module
@@ -46,24 +46,17 @@ class Job:
         high: float | None,
         settings: VerifySettings,
     ) -> Job:
-        like = next((p for p in chain(model.parameters(), model.buffers()) if p.is_floating_point()), x)
-        x = x.detach().to(device=like.device, dtype=like.dtype)
-        y = torch.as_tensor(y).to(device=like.device, dtype=torch.int64)
-        if y.shape != (len(x),):
-            raise SettingsError(f"y must hold one class per image, got shape {tuple(y.shape)} for {len(x)} images.")
-        radius = torch.as_tensor(eps, dtype=torch.float64, device=x.device).detach()
-        if radius.ndim not in (0, 1) or (radius.ndim == 1 and len(radius) != len(x)):
-            raise SettingsError(f"eps must be a number or one number per image, got shape {tuple(radius.shape)}.")
         with full_precision():
-            network = trace(model, tuple(x.shape[1:])).to(device=like.device)
+            model = subject(model)
+            x = pixels(x, low, high, like=like(model, x))
+            y, exact = labels(y, len(x), x.device), radii(eps, len(x), x.device)
+            network = trace(model, tuple(x.shape[1:])).to(device=x.device)
         if len(network.output_shape) != 1 or network.output_shape[0] < 2:
             raise SettingsError(f"the model must return logits of at least two classes, got {network.output_shape}.")
-        if len(y) and not bool(((y >= 0) & (y < network.output_shape[0])).all()):
-            raise SettingsError(f"the labels must lie in 0..{network.output_shape[0] - 1}, the model's classes.")
+        check_classes(y, network.output_shape[0])
         finite = torch.isfinite(x).flatten(1).all(1)
-        x = torch.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, torch.zeros((), dtype=x.dtype, device=x.device))
-        x = x.clamp(low, high) if low is not None or high is not None else x
-        exact, radius = radius.expand(len(x)), radius.to(x.dtype).expand(len(x))
+        x = torch.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, any_pixel(low, high))
+        radius = exact.to(x.dtype)
         box = Box.linf(x, radius, low=low, high=high)
         ledger = Ledger(len(x), x.device)
         return Job(model, network, x, y, radius, exact, box, finite, low, high, settings, ledger)

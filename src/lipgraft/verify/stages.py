@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lipgraft.attack import evaluating
 from lipgraft.attack.search import default_batch, search
 from lipgraft.bounds.numerics import proved
+from lipgraft.inputs import seeded
+from lipgraft.network import agree, call, evaluated
 from lipgraft.verify.counterexample import replay
 from lipgraft.verify.job import Job
 from lipgraft.verify.ledger import Decided
@@ -27,9 +28,10 @@ def clean(job: Job, images: list[int]) -> Sorted:
     """Misclassified images are falsified by themselves; over a point (eps 0) the margin at the point decides."""
     out = Sorted()
     ledger = job.ledger
-    with ledger.share(images), evaluating(job.model):
+    with ledger.share(images), evaluated(job.model):
         index = job.index(images)
-        logits = torch.cat([job.model(part) for part in torch.split(job.x[index], default_batch(job.x.device))])
+        agree(job.network, job.model, job.box[index])
+        logits = torch.cat([call(job.model, part) for part in torch.split(job.x[index], default_batch(job.x.device))])
         y = job.y[index][:, None]
         margin = logits.gather(1, y).squeeze(1) - logits.scatter(1, y, -torch.inf).amax(1)
         sound = torch.isfinite(logits).all(1) & job.finite[index]
@@ -64,7 +66,7 @@ def attacked(job: Job, images: list[int]) -> Sorted:
     out = Sorted()
     with job.ledger.share(images):
         index = job.index(images)
-        generator = torch.Generator(job.x.device).manual_seed(settings.seed + images[0])
+        generator = seeded(settings.seed + images[0], job.x.device)
         found = search(
             job.model,
             job.x[index],

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.attack.ascent import Loss, ascend, evaluating, random_start
+from lipgraft.attack.ascent import Loss, ascend, random_start
+from lipgraft.network import evaluated
 from lipgraft.train.registry import Batch, Task
 
 
@@ -22,6 +23,6 @@ def adversarial(task: Task, batch: Batch, steps: Sequence[float], loss: Loss | N
     lower, upper = pixel_box(batch.x, eps)
     start = random_start(batch.x, eps, lower, upper, task.generator)
     climb = loss or (lambda logits: F.cross_entropy(logits, batch.y, reduction="none"))
-    with evaluating(task.model):
+    with evaluated(task.model):
         x, _ = ascend(task.model, start, lower, upper, climb, eps=eps, steps=steps)
     return x

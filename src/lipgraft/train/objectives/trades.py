@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.attack.ascent import evaluating
 from lipgraft.attack.methods import pgd_steps
+from lipgraft.network import evaluated
 from lipgraft.train.objectives.adversary import adversarial
 from lipgraft.train.registry import Batch, Task, objective
 
@@ -21,7 +21,7 @@ def divergence(logits: Tensor, clean: Tensor) -> Tensor:
 def trades(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
     """CE(f(x), y) + beta mean KL(f(x) || f(x + delta)); delta climbs the KL from a random start."""
     settings = task.settings
-    with torch.no_grad(), evaluating(task.model):
+    with torch.no_grad(), evaluated(task.model):
         before = task.model(batch.x)
     steps = pgd_steps(settings.attack_steps, settings.attack_step_size)
     attacked = task.model(adversarial(task, batch, steps, lambda logits: divergence(logits, before)))
