@@ -16,8 +16,8 @@ from interop_cases import CASES, Graph, two_sides, vnnlib
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.interop import OnnxRuntime, VnnlibError, load_onnx, parse_vnnlib, verify_instances, verify_vnnlib
 from lipgraft.interop.property_network import PropertyNetwork
-from lipgraft.interop.rounding import inner_box, outer_ball
 from lipgraft.interop.verify import Subject, verify_specification
+from lipgraft.rounding import inner_box, outer_ball
 from lipgraft.verify import VerifySettings
 
 FEW, MANY = 2, 24  # inputs: one halves boxes, the other goes through the verifier of images

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lipgraft.errors import SettingsError
+from lipgraft.inputs import radii
+from lipgraft.rounding import round_down, round_up, sum_down, sum_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,24 +28,37 @@ class Box:
 
     @staticmethod
     def linf(x: Tensor, eps: float | Tensor, *, low: float | None = 0.0, high: float | None = 1.0) -> Box:
-        """The ball of radius eps around each x in the maximum norm, clipped to [low, high].
+        """The ball of radius eps around each x in the maximum norm, clipped to [low, high]: the box for proofs.
 
-        x: (B, *shape); eps: a number or (B,). The centre is clipped too, so that a pixel just outside the valid range
-        cannot turn the box inside out.
+        x: (B, *shape); eps: a number or (B,), taken as the double that it is. Ends that x's type cannot hold are
+        rounded outward, so every real point of the ball is inside; with eps 0 the box is x itself. The centre is
+        clipped too, so that a pixel just outside the valid range cannot turn the box inside out.
         """
-        radius = torch.as_tensor(eps, dtype=x.dtype, device=x.device)
-        if not bool((torch.isfinite(radius) & (radius >= 0)).all()):
-            raise SettingsError(f"eps must be a finite number >= 0, got {eps}.")
-        if radius.ndim not in (0, 1) or (radius.ndim == 1 and len(radius) != len(x)):
-            raise SettingsError(f"eps must be a number or one number per image, got shape {tuple(radius.shape)}.")
-        radius = radius.reshape(-1, *[1] * (x.ndim - 1)) if radius.ndim else radius
-        centre = x.clamp(low, high) if low is not None or high is not None else x
-        lower, upper = centre - radius, centre + radius
+        radius = _radius(eps, x)
+        centre = _clipped(x, low, high).double()
+        lower, upper = sum_down(centre, -radius, x.dtype), sum_up(centre, radius, x.dtype)
         if low is not None:
-            lower = lower.clamp(min=low)
+            lower = lower.clamp(min=_end(low, round_down, x))
         if high is not None:
-            upper = upper.clamp(max=high)
+            upper = upper.clamp(max=_end(high, round_up, x))
         return Box(lower, upper)
+
+    @staticmethod
+    def inside(x: Tensor, eps: float | Tensor, *, low: float | None = 0.0, high: float | None = 1.0) -> Box:
+        """The same ball with its ends rounded inward: the box for counterexamples.
+
+        All its points are of x's type and at an exact distance of at most eps. Where the type has no number in the
+        ball and the range, the box is x.
+        """
+        radius = _radius(eps, x)
+        x = _clipped(x, low, high)
+        lower, upper = sum_up(x.double(), -radius, x.dtype), sum_down(x.double(), radius, x.dtype)
+        if low is not None:
+            lower = lower.clamp(min=_end(low, round_up, x))
+        if high is not None:
+            upper = upper.clamp(max=_end(high, round_down, x))
+        empty = lower > upper
+        return Box(torch.where(empty, x, lower), torch.where(empty, x, upper))
 
     def __len__(self) -> int:
         return len(self.lower)
@@ -60,4 +76,22 @@ class Box:
         return (self.upper - self.lower) / 2
 
     def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Box:
-        return Box(self.lower.to(device=device, dtype=dtype), self.upper.to(device=device, dtype=dtype))
+        """The box in another type or on another device. A coarser type rounds its ends outward."""
+        lower, upper = self.lower.to(device=device), self.upper.to(device=device)
+        if dtype is not None:
+            lower, upper = round_down(lower.double(), dtype), round_up(upper.double(), dtype)
+        return Box(lower, upper)
+
+
+def _radius(eps: float | Tensor, x: Tensor) -> Tensor:
+    """The radius of each image in double precision, to be added to images (B, *shape)."""
+    return radii(eps, len(x), x.device).reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _clipped(x: Tensor, low: float | None, high: float | None) -> Tensor:
+    return x.clamp(low, high) if low is not None or high is not None else x
+
+
+def _end(value: float, rounded: Callable[[Tensor, torch.dtype], Tensor], like: Tensor) -> Tensor:
+    """An end of the valid range in the images' type."""
+    return rounded(torch.tensor(value, dtype=torch.float64, device=like.device), like.dtype)

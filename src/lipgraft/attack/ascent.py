@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from lipgraft.network.evaluation import evaluated
+
 Loss = Callable[[Tensor], Tensor]
 """logits (B, n) -> what each row's attack maximises (B,)."""
 
@@ -51,15 +53,18 @@ def ascend(
     momentum: float = 0.0,
     direction: Tensor | None = None,
     visit: Callable[[Tensor, Tensor], None] | None = None,
+    late: Callable[[], bool] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """x <- project(x + step * eps * sign(m)), m <- momentum * m + gradient, once per step: the last x and m.
 
     start, lower, upper: (B, *shape); eps: a number, or broadcastable to start; steps: multiples of eps. direction: the
     m of an ascent that this one continues. visit(x, logits) is called with each point that a gradient was taken at
-    (not with the last one, whose logits are not known).
+    (not with the last one, whose logits are not known). late: asked before each step; once it holds, no more are taken.
     """
     x = start
     for step in steps:
+        if late is not None and late():
+            break
         gradient, logits = input_gradient(model, x, loss)
         if visit is not None:
             visit(x, logits)
@@ -75,15 +80,5 @@ def evaluating(model: nn.Module, *, freeze: bool = False) -> Iterator[None]:
 
     freeze: also let parameters take no part in autograd, which saves the memory of what their gradients would need.
     """
-    training = [m for m in model.modules() if m.training]
-    trainable = [p for p in model.parameters() if p.requires_grad] if freeze else []
-    model.eval()
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
+    with evaluated(model, freeze=freeze):
         yield
-    finally:
-        for module in training:
-            module.training = True
-        for parameter in trainable:
-            parameter.requires_grad_(True)

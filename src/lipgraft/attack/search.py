@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attack.ascent import Loss, ascend, evaluating, random_start
-from lipgraft.attack.methods import Method, cross_entropy, method_named, target_margin, worst_margin
+from lipgraft.attack.ascent import Loss, Model, ascend, evaluating, random_start
+from lipgraft.attack.methods import Method, cross_entropy, method_named, misclassified, target_margin, worst_margin
 from lipgraft.box import Box
 from lipgraft.errors import NumericalError, SettingsError
+from lipgraft.inputs import labels, radii
+from lipgraft.network.evaluation import call
 
 CHECK_EVERY = 10
 """Steps between two looks at which images are broken: a look waits for the device."""
+
+LOOK = 0.25
+"""Seconds between two looks at the clock, where steps are so slow that ten of them take longer."""
+
+Charge = Callable[[Tensor], bool]
+"""Called after some steps with the image of every point that took them, (R,); True ends the attack."""
 
 
 @dataclass(frozen=True, eq=False)
 class Search:
     """x: (B, *shape), misclassified where `broken`, elsewhere the worst point found. margin: (B,), the largest wrong
-    logit minus the true logit at x."""
+    logit minus the true logit at x; broken: where it is positive, so that a tie is not. complete: whether every start
+    was followed to its end, or until its image was broken."""
 
     x: Tensor
     broken: Tensor
     margin: Tensor
+    complete: bool = True
 
 
 def attack(
@@ -80,21 +93,22 @@ def search(
     batch: int | None = None,
     generator: torch.Generator | None = None,
     seed: int = 0,
+    charge: Charge | None = None,
 ) -> Search:
-    """`attack`, with what it found out about each image."""
+    """`attack`, with what it found out about each image. charge: may end it early, for lack of time."""
     chosen = method_named(method)
     if steps < 1 or restarts < 1 or (batch is not None and batch < 1):
         raise SettingsError(f"an attack needs steps, restarts and batch >= 1, got {steps}, {restarts} and {batch}.")
     if not bool(torch.isfinite(x).all()):
         raise NumericalError("the images to attack contain NaN or infinity.")
-    box = Box.linf(x.detach(), eps, low=low, high=high)
+    box = Box.inside(x.detach(), eps, low=low, high=high)
     if generator is None:
         generator = torch.Generator(x.device).manual_seed(seed)
     with evaluating(model, freeze=True):
-        run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator)
+        run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator, charge)
         run.start_at(x.detach() if low is None and high is None else x.detach().clamp(low, high))
         run.ascents(restarts, chosen.steps(chosen.fixed_steps or steps, step_size), eps)
-    return Search(run.x, run.broken, run.margin)
+    return Search(run.x, run.broken, run.margin, not run.late)
 
 
 def default_batch(device: torch.device) -> int:
@@ -106,12 +120,19 @@ class _Run:
     """The state of one search: for each image the worst point so far."""
 
     def __init__(
-        self, model: nn.Module, box: Box, y: Tensor, method: Method, batch: int, generator: torch.Generator
+        self,
+        model: nn.Module,
+        box: Box,
+        y: Tensor,
+        method: Method,
+        batch: int,
+        generator: torch.Generator,
+        charge: Charge | None,
     ) -> None:
-        self.model, self.box, self.method, self.batch, self.generator = model, box, method, batch, generator
-        self.y = y.to(box.lower.device, torch.int64)
-        if self.y.shape != (len(box),):
-            raise SettingsError(f"y must hold one class per image, got shape {tuple(y.shape)} for {len(box)} images.")
+        self.model: Model = partial(call, model)
+        self.box, self.method, self.batch, self.generator = box, method, batch, generator
+        self.y = labels(y, len(box), box.lower.device)
+        self.charge, self.late, self.look = charge, False, CHECK_EVERY if charge is None else 1
 
     def start_at(self, x: Tensor) -> None:
         """Take the clean images as the first candidates: a misclassified one is broken already."""
@@ -127,17 +148,20 @@ class _Run:
         if not bool(((self.y >= 0) & (self.y < logits.shape[1])).all()):
             raise SettingsError(f"the labels must lie in 0..{logits.shape[1] - 1}, the model's classes.")
         self.classes = logits.shape[1]
-        self.margin, self.broken = worst_margin(logits, self.y).to(x.dtype), logits.argmax(1) != self.y
+        self.margin = worst_margin(logits, self.y).to(x.dtype)
+        self.broken = misclassified(self.margin)
 
     def ascents(self, restarts: int, steps: list[float], eps: float | Tensor) -> None:
         """All starts, each image's in parallel as far as the batch has room, until every image is broken."""
-        radius = torch.as_tensor(eps, dtype=self.x.dtype, device=self.x.device).expand(len(self.x))
+        radius = radii(eps, len(self.x), self.x.device).to(self.x.dtype)
         starts = restarts * (self.classes - 1 if self.method.targeted else 1)
         begun = 0
         alive = torch.nonzero(~self.broken & (radius > 0)).flatten()
-        while begun < starts and len(alive):
+        while begun < starts and len(alive) and not self.late:
             width = min(starts - begun, max(1, self.batch // len(alive)))
             for images in torch.split(alive, self.batch):
+                if self.late:
+                    break
                 rows = images.repeat(width)
                 start = torch.arange(begun, begun + width, device=rows.device).repeat_interleave(len(images))
                 self._ascend(rows, start, steps, radius)
@@ -153,10 +177,13 @@ class _Run:
         target = start % (self.classes - 1)
         target = target + (target >= y)  # counts through the wrong classes
         direction: Tensor | None = None
-        for done in range(0, len(steps), CHECK_EVERY):
+        loss = self._loss(y, target)
+        done = 0
+        while done < len(steps):
             best = _Best(x, y)
-            some = steps[done : done + CHECK_EVERY]
-            loss = self._loss(y, target)
+            some = steps[done : done + self.look]
+            done += len(some)
+            began = time.perf_counter()
             x, direction = ascend(
                 self.model,
                 x,
@@ -169,16 +196,21 @@ class _Run:
                 direction=direction,
                 visit=best.see,
             )
-            if done + len(some) == len(steps):
+            if done == len(steps):
                 with torch.no_grad():
                     best.see(x, self.model(x))
             self._merge(rows, best)
             keep = torch.nonzero(~self.broken[rows]).flatten()
-            if len(keep) == 0:
+            if self.charge is not None:
+                self.late = self.charge(rows)
+                each = (time.perf_counter() - began) / len(some)
+                self.look = max(1, min(CHECK_EVERY, int(LOOK / max(each, 1e-9))))
+            if len(keep) == 0 or self.late:
                 return
             if len(keep) < len(rows):
                 rows, x, y, target, eps, lower, upper = (t[keep] for t in (rows, x, y, target, eps, lower, upper))
                 direction = direction[keep] if direction is not None else None
+                loss = self._loss(y, target)
 
     def _loss(self, y: Tensor, target: Tensor) -> Loss:
         if self.method.targeted:
@@ -193,7 +225,7 @@ class _Run:
         images = torch.nonzero(first < len(rows)).flatten()
         chosen = first[images]  # one row per image, the first of equals
         self.x[images], self.margin[images] = best.x[chosen], best.margin[chosen]
-        self.broken[images] = best.broken[chosen]
+        self.broken = misclassified(self.margin)
 
 
 class _Best:
@@ -202,11 +234,9 @@ class _Best:
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
         self.margin = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
-        self.broken = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
     def see(self, x: Tensor, logits: Tensor) -> None:
         margin = worst_margin(logits, self.y).to(self.margin.dtype)
         better = margin > self.margin  # False for NaN: a point the model cannot judge is no counterexample
         self.x = torch.where(better.reshape(-1, *[1] * (x.ndim - 1)), x, self.x)
-        self.broken = torch.where(better, logits.argmax(1) != self.y, self.broken)
         self.margin = torch.where(better, margin, self.margin)

@@ -7,13 +7,17 @@ from torch import Tensor
 
 from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.crown import Prepared, specification_bounds
+from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.relaxations import Lines, relax, relaxation, unstable
 
 
-def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> tuple[Tensor, dict[int, Tensor]]:
+def alpha_crown(
+    prepared: Prepared, C: Tensor, settings: AlphaSettings, late: Late = never
+) -> tuple[Tensor, dict[int, Tensor]]:
     """Lower bounds of C f(x), the best seen, hence never worse than CROWN's; and the lines' parameters that gave them.
 
     C: (B, G, S, n) -> (B, G, S), {activation position: alpha (k, B, G, S, *shape)}. Each row has lines of its own.
+    late: asked before every step; once it holds, no more are taken.
     """
     network = prepared.network
     alphas: dict[int, Tensor] = {}
@@ -31,6 +35,8 @@ def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> tuple
     optimiser = torch.optim.Adam(alphas.values(), lr=settings.lr)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, settings.decay)
     for _ in range(settings.iterations):
+        if late():
+            break
         with torch.enable_grad():
             bound = specification_bounds(prepared, C, lines_for(prepared, alphas))
             optimiser.zero_grad()

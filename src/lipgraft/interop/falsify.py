@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from lipgraft.attack import ascend, evaluating, pgd_steps
 from lipgraft.interop.replay import Counterexample, replay
-from lipgraft.interop.rounding import inner_box
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Region
+from lipgraft.rounding import inner_box
 
 STEPS, STARTS, TRIED = 40, 8, 5
 BEYOND = 1e-3  # how far past its limit every row is pushed: rounding must not undo what was found

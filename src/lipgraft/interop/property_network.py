@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lipgraft.interop.rounding import outer_ball, round_up
 from lipgraft.interop.specification import Conjunction, Region
+from lipgraft.rounding import outer_ball, round_up
 
 
 class PropertyNetwork(nn.Module):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipgraft.interop.rounding import inner_box
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Region
+from lipgraft.rounding import inner_box
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from lipgraft.network.precision import ordinary
+
 Shape = tuple[int, ...]
 
 
@@ -131,7 +133,7 @@ class Network:
         """The same graph with detached tensors of another dtype or on another device (masks stay boolean)."""
 
         def move(t: Tensor) -> Tensor:
-            return t.detach().to(device=device, dtype=dtype if t.is_floating_point() else None)
+            return ordinary(t.detach().to(device=device, dtype=dtype if t.is_floating_point() else None))
 
         def moved(node: Node) -> Node:
             changes: dict[str, object] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -55,6 +56,7 @@ def verify_stream(
 
     watch: called after every round of branch and bound with the number of subproblems bounded in it.
     """
+    began = time.perf_counter()
     chosen = settings or VerifySettings()
     if timeout is not None:
         chosen = replace(chosen, timeout=timeout)
@@ -63,4 +65,4 @@ def verify_stream(
         return iter(())
     if len(x) != len(y):
         raise SettingsError(f"there are {len(x)} images and {len(y)} labels; each image needs one.")
-    return cascade(Job.of(model, x, y, eps, low, high, chosen), watch)
+    return cascade(Job.of(model, x, y, eps, low, high, chosen, began), watch)

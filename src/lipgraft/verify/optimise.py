@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,10 +34,19 @@ class Optimised:
     rows: Tensor
 
 
-def optimise(bounding: Bounding, alpha: Tensor, beta: Tensor, steps: Steps, *, early: bool = False) -> Optimised:
+def optimise(
+    bounding: Bounding,
+    alpha: Tensor,
+    beta: Tensor,
+    steps: Steps,
+    *,
+    early: bool = False,
+    late: Callable[[], bool] | None = None,
+) -> Optimised:
     """The best bound over `steps.iterations` steps. alpha: (B, U) in [0, 1]; beta: (B, D) >= 0.
 
-    early: stop when all are proved; this waits for the device in every step, so it is for CPUs.
+    early: stop when all are proved; this waits for the device in every step, so it is for CPUs. late: asked after every
+    step, which may wait for the device too; once it holds, the best bound so far is the result.
     """
     best = torch.full_like(bounding.base[:, 0], -torch.inf)
     best_alpha, best_beta = alpha, beta
@@ -50,13 +60,15 @@ def optimise(bounding: Bounding, alpha: Tensor, beta: Tensor, steps: Steps, *, e
             a, b = alpha.detach().requires_grad_(), beta.detach().requires_grad_()
             with torch.enable_grad():
                 bound, rows = bounding.lower_bound(a, b)
-                gradient = torch.autograd.grad(bound.sum(), [a, b], materialize_grads=True)
+                last = not bound.requires_grad  # an affine function has nothing to choose
+                if not last:
+                    gradient = torch.autograd.grad(bound.sum(), [a, b], materialize_grads=True)
         bound, rows = guard_lower(bound.detach()), rows.detach()
         better = bound > best
         best = torch.where(better, bound, best)
         best_alpha = torch.where(better[:, None], alpha, best_alpha)
         best_beta = torch.where(better[:, None], beta, best_beta)
-        if last or (early and bool(proved(best).all())):
+        if last or (early and bool(proved(best).all())) or (late is not None and late()):
             break
         first, second = 1 - FIRST ** (t + 1), 1 - SECOND ** (t + 1)
         alpha = (alpha + steps.lr_alpha * lr * _direction(gradient[0], moments, 0, first, second)).clamp(0, 1)

@@ -1,0 +1,125 @@
+"""What the verbs are given: images, labels, radii and seeds, checked and converted in one place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipgraft.errors import SettingsError
+from lipgraft.network.precision import ordinary
+from lipgraft.settings import check_eps
+
+
+def pixels(x: Any, low: float | None, high: float | None, *, like: Tensor | None = None) -> Tensor:
+    """x (B, *shape), a tensor or an array, detached and of at least single precision. like: its new dtype and device.
+
+    A pixel outside [low, high] is refused: moved into the range it would be another image. One that is not finite is
+    left for the caller to judge.
+    """
+    low, high = valid_range(low, high)
+    x = _tensor(x, "the images", "a batch of floats of shape (B, *shape)").detach()
+    if not x.is_floating_point():
+        raise SettingsError(
+            f"the images must be floats, got {x.dtype}; lipgraft.data.images(x) turns uint8 pixels (N, H, W, C) into "
+            "floats in [0, 1]."
+        )
+    if x.ndim < 2:
+        raise SettingsError(f"the images must be a batch of shape (B, *shape), got shape {tuple(x.shape)}.")
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    _check_range(x, low, high)
+    return ordinary(x if like is None else x.to(like))
+
+
+def labels(y: Any, count: int, device: torch.device) -> Tensor:
+    """One class per image: (count,) int64."""
+    y = _tensor(y, "the labels", "one class per image").detach()
+    if y.dtype == torch.bool or y.is_floating_point() or y.is_complex():
+        raise SettingsError(f"the labels must be whole numbers, the classes' places, got {y.dtype}.")
+    if y.shape != (count,):
+        raise SettingsError(f"y must hold one class per image, got shape {tuple(y.shape)} for {count} images.")
+    return ordinary(y.to(device, torch.int64))
+
+
+def radii(eps: Any, count: int, device: torch.device | None = None) -> Tensor:
+    """The radius of every image in double precision: (count,), finite and >= 0.
+
+    eps: a number, a text such as "2/255", or one number per image.
+    """
+    radius = _tensor(check_eps(eps) if isinstance(eps, str) else eps, "eps", "a number or one number per image")
+    if radius.dtype == torch.bool or radius.is_complex():
+        raise SettingsError(f"eps must be a number or one number per image, got {radius.dtype}.")
+    radius = ordinary(radius.detach().to(device, torch.float64))
+    if not bool((torch.isfinite(radius) & (radius >= 0)).all()):
+        raise SettingsError(f"eps must be a finite number >= 0, got {eps}.")
+    if radius.ndim not in (0, 1) or (radius.ndim == 1 and len(radius) != count):
+        raise SettingsError(f"eps must be a number or one number per image, got shape {tuple(radius.shape)}.")
+    return radius.expand(count)
+
+
+def seconds(value: Any, name: str) -> float:
+    """A limit of time: a finite number > 0."""
+    try:
+        number = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise SettingsError(f"{name} must be a finite number > 0, in seconds, got {value!r}.")
+    return number
+
+
+def seeded(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator of random numbers of its own, so that nobody else's is moved."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= int(seed) < 2**63:
+        raise SettingsError(f"a seed must be a whole number from 0 to 2**63 - 1, got {seed!r}.")
+    return torch.Generator(device).manual_seed(int(seed))
+
+
+def valid_range(low: Any, high: Any) -> tuple[float | None, float | None]:
+    """The two ends of the range of pixels, each a number or None for no limit."""
+    for end in (low, high):
+        if end is not None and not (isinstance(end, int | float | np.number) and math.isfinite(float(end))):
+            raise SettingsError(f"low and high must be finite numbers, or None for no limit, got {end!r}.")
+    if low is not None and high is not None and not low <= high:
+        raise SettingsError(f"low must not be above high, got {low} and {high}.")
+    return None if low is None else float(low), None if high is None else float(high)
+
+
+def any_pixel(low: float | None, high: float | None) -> float:
+    """The valid pixel nearest to 0, to stand where there is no number."""
+    return min(max(0.0, -math.inf if low is None else low), math.inf if high is None else high)
+
+
+def _check_range(x: Tensor, low: float | None, high: float | None) -> None:
+    finite = torch.isfinite(x)
+    # In the images' own precision, in which an end such as 0.1 has a neighbour instead.
+    below = finite & (x < x.new_tensor(-math.inf if low is None else low))
+    above = finite & (x > x.new_tensor(math.inf if high is None else high))
+    if bool((below | above).any()):
+        least, most = float(x[finite].min()), float(x[finite].max())
+        raise SettingsError(
+            f"the pixels must lie in [{'-inf' if low is None else low}, {'inf' if high is None else high}], and go "
+            f"from {least:.6g} to {most:.6g}; scale the images, or pass their valid range as low and high."
+        )
+
+
+def _tensor(value: Any, what: str, wanted: str) -> Tensor:
+    """A tensor from a tensor, an array, or numbers."""
+    try:
+        # Through an array of our own: torch would round Python's numbers to single precision.
+        numbers = isinstance(value, np.ndarray | int | float | list | tuple)
+        tensor = torch.as_tensor(np.array(value) if numbers else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SettingsError(f"{what} must be {wanted}, got {_show(value)} ({error}).") from error
+    if tensor.is_meta:
+        raise SettingsError(f"{what} lie on the meta device, which holds no numbers; move them to a real one.")
+    if tensor.layout != torch.strided:
+        raise SettingsError(f"{what} must be dense, got {tensor.layout}; use .to_dense().")
+    return tensor
+
+
+def _show(value: Any) -> str:
+    return repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"

@@ -1,0 +1,100 @@
+"""Running the module that a user gave, without changing it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.errors import UnsupportedOperationError
+
+# What a module keeps in dictionaries of their own; everything else is in vars(module).
+_KEPT = ("_parameters", "_buffers")
+
+
+@contextmanager
+def evaluated(model: nn.Module, *, freeze: bool = False) -> Iterator[None]:
+    """Every submodule in evaluation mode. Afterwards, also after an error, each has its own mode and attributes back.
+
+    The attributes are what a forward may leave behind: tensors that the model keeps for later, or the constants that fx
+    hangs on it. freeze: also let parameters take no part in autograd, which saves the memory of what their gradients
+    would need.
+    """
+    modules = list(model.modules())
+    attributes = [(vars(module), dict(vars(module))) for module in modules]
+    attributes += [(vars(module)[name], dict(vars(module)[name])) for module in modules for name in _KEPT]
+    trainable = [p for p in model.parameters() if p.requires_grad] if freeze else []
+    for module in modules:
+        module.training = False
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for now, then in attributes:
+            for key in now.keys() - then.keys():
+                del now[key]
+            now.update(then)
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
+def call(model: nn.Module, x: Tensor) -> Tensor:
+    """model(x) for a module that may write into its input: it gets a copy."""
+    return model(x.clone())  # type: ignore[no-any-return]
+
+
+def subject(model: nn.Module) -> nn.Module:
+    """The module that is computed with: the given one, or a copy of it in one type of at least single precision.
+
+    A copy is needed where numbers of half precision, or of several precisions, are stored, and where the module was
+    made in inference mode. It holds the same numbers; what is said of it holds for them, not for the rounding of a
+    half-precision module's own arithmetic.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedOperationError(
+            "a TorchScript module cannot be looked into; pass the nn.Module that it was made from."
+        )
+    if not isinstance(model, nn.Module):
+        raise UnsupportedOperationError(f"the model must be a torch.nn.Module, got {type(model).__name__}.")
+    tensors = list(chain(model.parameters(), model.buffers()))
+    _check_tensors(tensors)
+    dtypes = {t.dtype for t in tensors if t.is_floating_point()}
+    wanted = torch.float64 if torch.float64 in dtypes else torch.float32
+    if dtypes <= {wanted} and not any(t.is_inference() for t in tensors):
+        return model
+    try:
+        return copy.deepcopy(model).to(wanted)
+    except RuntimeError as error:
+        raise UnsupportedOperationError(
+            f"the model cannot be copied to {wanted}, in which it would be computed with: {error}. "
+            "Convert it with .float() before."
+        ) from error
+
+
+def like(model: nn.Module, other: Any = None) -> Tensor:
+    """Some number of the model, for its dtype and device; without any, `other` if that holds floats."""
+    tensors = chain(model.parameters(), model.buffers())
+    other = other if isinstance(other, Tensor) and other.is_floating_point() else torch.empty(0)
+    return next((t.detach() for t in tensors if t.is_floating_point()), other)
+
+
+def _check_tensors(tensors: list[Tensor]) -> None:
+    if any(nn.parameter.is_lazy(t) for t in tensors):
+        raise UnsupportedOperationError("the model has lazy layers without weights; run it once on an input before.")
+    if any(t.is_meta for t in tensors):
+        raise UnsupportedOperationError(
+            "the model is on the meta device, which holds no numbers; load its weights onto a real device first."
+        )
+    if any(t.is_complex() for t in tensors):
+        raise UnsupportedOperationError("the model has complex weights; only networks of real numbers are supported.")
+    devices = sorted({str(t.device) for t in tensors})
+    if len(devices) > 1:
+        raise UnsupportedOperationError(
+            f"the model lies on several devices ({', '.join(devices)}); move it to one with model.to(device)."
+        )
