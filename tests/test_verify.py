@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from importlib import import_module
 
 import pytest
@@ -55,7 +56,7 @@ def radii(model: nn.Module, x: Tensor) -> Tensor:
     best = model(x).topk(2).values
     margin = best[:, 0] - best[:, 1]
     (slope,) = torch.autograd.grad(margin.sum(), x)
-    off_the_edge = torch.tensor([0.97, 1.03]).repeat(len(x))[: len(x)]
+    off_the_edge = torch.tensor([0.9, 1.1]).repeat(len(x))[: len(x)]
     return off_the_edge * margin.detach() / slope.abs().flatten(1).sum(1)
 
 
@@ -253,7 +254,7 @@ def test_subproblems_run_out_at_the_same_place_in_every_run(generator: torch.Gen
     x, y = classified(model, 30, generator)
     weak = replace(BARE, alpha_iterations=0, refine_iterations=0, bab_iterations=0, batch=8)
     eps = radii(model, x)
-    free = verify(model, x, y, eps, settings=weak)
+    free = verify(model, x, y, eps, settings=replace(weak, max_subproblems=64))
     few = replace(weak, max_subproblems=4)
     first, again = (verify(model, x, y, eps, settings=few) for _ in range(2))
     assert [(v.status, v.subproblems) for v in first] == [(v.status, v.subproblems) for v in again]
@@ -261,7 +262,7 @@ def test_subproblems_run_out_at_the_same_place_in_every_run(generator: torch.Gen
     assert ended
     assert all(v.status == "unknown" and v.subproblems >= 4 and w.subproblems > 4 for v, w in ended)
     for v, w in zip(first, free, strict=True):
-        assert v.reason == "subproblems" or v.status == w.status
+        assert "subproblems" in (v.reason, w.reason) or v.status == w.status
     none = verify(model, x, y, eps, settings=replace(weak, max_subproblems=0))
     assert all(v.subproblems == 0 for v in none)
 
@@ -377,6 +378,117 @@ def test_the_model_is_left_as_it_was(generator: torch.Generator) -> None:
     assert model.training
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_a_model_in_training_mode_is_searched_in_evaluation_mode(generator: torch.Generator) -> None:
+    """Also by the short attacks of branch and bound."""
+    model = nn.Sequential(nn.Linear(4, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    x = torch.rand(12, 4, generator=generator)
+    y = model.eval()(x).argmax(1)
+    model.train()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    weak = replace(FAST, attack_restarts=0, alpha_iterations=0, refine="none", bab_iterations=0, search_every=1)
+    verdicts = [verify(model, x, y, eps, settings=weak) for eps in (0.05, 0.1)]
+    assert sum(v.subproblems for some in verdicts for v in some) > 0
+    assert all(v.status in ("verified", "falsified") for some in verdicts for v in some)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_a_tie_is_neither_proved_nor_refuted_whatever_the_order_of_the_classes(label: int, eps: float) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    with torch.no_grad():
+        model[2].weight[1] = model[2].weight[0]
+        model[2].bias[1] = model[2].bias[0]
+    for settings in (FAST, BARE):
+        [verdict] = verify(model, torch.full((1, 2), 0.5), torch.tensor([label]), eps, settings=settings)
+        assert (verdict.status, verdict.reason) == ("unknown", "gap")
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_tie_with_a_true_counterexample_beside_it_is_refuted(label: int) -> None:
+    model = nn.Sequential(nn.Linear(1, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        model[0].bias.zero_()
+    for settings in (FAST, BARE):
+        [verdict] = verify(model, torch.zeros(1, 1), torch.tensor([label]), 0.1, low=None, high=None, settings=settings)
+        assert verdict.status == "falsified"
+        assert verdict.margin is not None
+        assert verdict.margin < 0
+
+
+def test_the_box_of_proofs_is_rounded_outward_and_counterexamples_lie_within_eps_exactly(
+    generator: torch.Generator,
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.randn(3, 4, generator=generator))
+    x = torch.rand(60, 4, generator=generator)
+    y = model(x).argmax(1)
+    box = Job.of(model, x, y, 0.3, None, None, BARE).box
+    for end, pixel in zip(box.lower.flatten(), x.flatten(), strict=True):
+        assert Fraction(float(end)) <= Fraction(float(pixel)) - Fraction(0.3)
+    for end, pixel in zip(box.upper.flatten(), x.flatten(), strict=True):
+        assert Fraction(float(end)) >= Fraction(float(pixel)) + Fraction(0.3)
+    points = [
+        (v.counterexample, image)
+        for settings in (FAST, BARE)
+        for v, image in zip(verify(model, x, y, 0.3, low=None, high=None, settings=settings), x, strict=True)
+        if v.counterexample is not None
+    ]
+    assert points
+    assert all(float((point.double() - image.double()).abs().max()) <= 0.3 for point, image in points)
+
+
+def test_labels_that_are_not_whole_are_refused(generator: torch.Generator) -> None:
+    with pytest.raises(SettingsError, match="whole number"):
+        verify(convolutional(generator), torch.rand(1, 1, 5, 5), torch.tensor([0.9]), 0.1)
+
+
+@pytest.mark.parametrize("settings", [FAST, BARE], ids=["attack", "no attack"])
+def test_an_affine_classifier_is_decided(settings: VerifySettings, generator: torch.Generator) -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.randn(3, 4, generator=generator))
+    x = torch.rand(10, 4, generator=generator)
+    verdicts = verify(model, x, model(x).argmax(1), torch.linspace(0.01, 0.5, 10), settings=settings)
+    assert {v.status for v in verdicts} == {"verified", "falsified"}
+
+
+def test_inference_mode_changes_no_verdict(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    eps = radii(model, x)
+    before = verify(model, x, y, eps, settings=FAST)
+    with torch.inference_mode():
+        inside = verify(model, x.clone(), y.clone(), eps.clone(), settings=FAST)
+    assert [(v.status, v.reason) for v in inside] == [(v.status, v.reason) for v in before]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_leaves_are_solved_whatever_the_size_of_pre_activations(scale: float, generator: torch.Generator) -> None:
+    """relu(s z) / s is relu(z): the same function, with numbers of another size on the way."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    x = torch.rand(25, 4, generator=generator)
+    y, eps = model(x).argmax(1), 0.97 * radii(model, x)
+    truth = verify(model, x, y, eps, settings=FAST)
+    with torch.no_grad():
+        model[0].weight.mul_(scale)
+        model[0].bias.mul_(scale)
+        model[2].weight.div_(scale)
+    by_programs = replace(BARE, alpha_iterations=0, refine="none", bab_iterations=0, leaf_iterations=0)
+    found = verify(model, x, y, eps, settings=by_programs)
+    assert [v.status for v in found] == [v.status for v in truth]
+    assert {v.status for v in found} == {"verified", "falsified"}
 
 
 def test_no_images_give_no_verdicts(generator: torch.Generator) -> None:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipgraft.bounds.adam import Adam
 from lipgraft.bounds.numerics import guard_lower, proved
 from lipgraft.verify.bounding import Bounding
-
-FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def optimise(
     """
     best = torch.full_like(bounding.base[:, 0], -torch.inf)
     best_alpha, best_beta = alpha, beta
-    moments = [torch.zeros_like(t) for t in (alpha, alpha, beta, beta)]
+    climb_alpha, climb_beta = Adam(alpha), Adam(beta)
     lr = 1.0
     for t in range(steps.iterations + 1):
         last = t == steps.iterations
@@ -70,16 +69,7 @@ def optimise(
         best_beta = torch.where(better[:, None], beta, best_beta)
         if last or (early and bool(proved(best).all())) or (late is not None and late()):
             break
-        first, second = 1 - FIRST ** (t + 1), 1 - SECOND ** (t + 1)
-        alpha = (alpha + steps.lr_alpha * lr * _direction(gradient[0], moments, 0, first, second)).clamp(0, 1)
-        beta = (beta + steps.lr_beta * lr * _direction(gradient[1], moments, 2, first, second)).clamp(min=0)
+        alpha = (alpha + steps.lr_alpha * lr * climb_alpha.direction(gradient[0])).clamp(0, 1)
+        beta = (beta + steps.lr_beta * lr * climb_beta.direction(gradient[1])).clamp(min=0)
         lr *= steps.decay
     return Optimised(best, best_alpha, best_beta, rows)
-
-
-def _direction(gradient: Tensor, moments: list[Tensor], at: int, first: float, second: float) -> Tensor:
-    """Adam's step of ascent; moments[at] and moments[at + 1] are updated in place."""
-    gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
-    moments[at].lerp_(gradient, 1 - FIRST)
-    moments[at + 1].mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
-    return (moments[at] / first) / ((moments[at + 1] / second).sqrt() + TINY)
