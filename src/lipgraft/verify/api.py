@@ -31,6 +31,9 @@ def verify(
 ) -> list[Verdict]:
     """Is every point within eps of x (in the maximum norm, inside [low, high]) classified as y? One verdict per image.
 
+    An image is verified if the true logit is strictly the largest at every such point, falsified if a wrong logit is
+    strictly larger than the true one at some point; a tie is neither.
+
     x: (B, *shape), any module of supported operations takes it; y: (B,) true classes; eps: a number or (B,).
     timeout: seconds of device time per image, 300 unless given here or in the settings.
     """

@@ -9,6 +9,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from lipgraft.attack.search import default_batch
 from lipgraft.network import full_precision
@@ -93,23 +94,23 @@ def _bounded(job: Job, images: list[int], size: int, waiting: list[Opened]) -> I
             return
         piece, images = images[:size], images[size:]
         rest: list[Crowned] = []
-        yield from _failsafe(job, piece, lambda some, out=rest: _crown(job, some, out))
+        yield from _failsafe(job, piece, partial(_crown, job, rest))
         for crowned in rest:
-            yield from _failsafe(job, crowned.images, lambda some, all_=crowned: _lines(job, all_, some, waiting))
+            yield from _failsafe(job, crowned.images, partial(_lines, job, crowned, waiting))
 
 
 def _failsafe(job: Job, images: list[int], work: Callable[[list[int]], list[Decided]]) -> list[Decided]:
     return in_halves(images, work, lambda some, reason: [job.ledger.failed(image, reason) for image in some])
 
 
-def _crown(job: Job, images: list[int], rest: list[Crowned]) -> list[Decided]:
+def _crown(job: Job, rest: list[Crowned], images: list[int]) -> list[Decided]:
     decided, crowned = crown(job, images)
     if crowned.images:
         rest.append(crowned)
     return decided
 
 
-def _lines(job: Job, crowned: Crowned, images: list[int], waiting: list[Opened]) -> list[Decided]:
+def _lines(job: Job, crowned: Crowned, waiting: list[Opened], images: list[int]) -> list[Decided]:
     found = optimised(job, crowned.at([crowned.images.index(image) for image in images]))
     if found.open is not None:
         waiting.append(found.open)
