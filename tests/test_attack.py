@@ -176,3 +176,17 @@ def test_step_sizes_are_those_of_the_reference() -> None:
     assert pgd_steps(100) == [0.025] * 100
     sizes = ATTACKS["pgd-targeted"].steps(3, None)
     assert sizes == pytest.approx([0.25 / 0.1, 0.25 * 0.99 / 0.19, 0.25 * 0.99**2 / 0.271])
+
+
+def test_points_lie_within_eps_exactly() -> None:
+    model = linear(torch.tensor([[1.0, -1.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([50.0, 0.0]))
+    x = torch.rand(64, 3, generator=generator())
+    found = attack(model, x, torch.zeros(64, dtype=torch.int64), 0.1, steps=20)
+    assert float((found.double() - x.double()).abs().max()) <= 0.1
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_tie_is_not_broken_whatever_the_order_of_the_classes(label: int) -> None:
+    model = linear(torch.zeros(2, 3), torch.tensor([1.0, 1.0]))
+    found = search(model, torch.rand(2, 3, generator=generator()), torch.tensor([label, label]), 0.1, steps=5)
+    assert not found.broken.any()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from bounds_cases import (
     BASES,
@@ -61,6 +62,15 @@ def test_optimised_layers_are_sound_and_lie_within_those_of_crown(activation: st
     assert_no_worse(Bounds(crown.lower, crown.upper, alpha.layers), crown)
     widths = [sum(float((high - low).sum()) for low, high in b.layers.values()) for b in (alpha, crown)]
     assert widths[0] < widths[1]
+
+
+def test_layers_are_optimised_where_one_activation_reads_another(generator: torch.Generator) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Sigmoid(), nn.Linear(5, 2))
+    network = trace(model, (3,)).to(dtype=torch.float64)
+    box = random_box((3,), 4, generator, 0.3)
+    alpha = bound(network, box, "alpha-crown", alpha=AlphaSettings(iterations=2, intermediate=2))
+    assert_sound(network, reach(network, box, generator), alpha)
+    assert_no_worse(alpha, bound(network, box, "crown"))
 
 
 @settings(max_examples=15)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -22,6 +23,34 @@ def test_a_ball_holds_exactly_the_valid_points_within_eps(seed: int, eps: float,
     torch.testing.assert_close(box.lower, lower.clamp(min=0) if clipped else lower, rtol=0, atol=1e-15)
     torch.testing.assert_close(box.upper, upper.clamp(max=1) if clipped else upper, rtol=0, atol=1e-15)
     assert ((box.lower <= x) & (x <= box.upper)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [0.1, 2 / 255, 1e-9, 0.3])
+def test_the_box_of_proofs_holds_the_real_ball_and_that_of_counterexamples_lies_in_it(
+    dtype: torch.dtype, eps: float
+) -> None:
+    x = torch.rand(1, 200, generator=torch.Generator().manual_seed(0), dtype=dtype) * 4 - 2
+    outer, inner = (make(x, eps, low=None, high=None) for make in (Box.linf, Box.inside))
+    for k in range(x.shape[1]):
+        below, above = Fraction(float(x[0, k])) - Fraction(eps), Fraction(float(x[0, k])) + Fraction(eps)
+        assert Fraction(float(outer.lower[0, k])) <= below <= Fraction(float(inner.lower[0, k]))
+        assert Fraction(float(inner.upper[0, k])) <= above <= Fraction(float(outer.upper[0, k]))
+    assert bool((torch.nextafter(outer.lower, x) >= inner.lower).all())  # and neither is wider or narrower than need be
+    assert bool((torch.nextafter(outer.upper, x) <= inner.upper).all())
+
+
+def test_a_ball_without_radius_is_its_centre() -> None:
+    x = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
+    for box in (Box.linf(x, 0.0), Box.inside(x, 0.0), Box.linf(x, 0.0).to(dtype=torch.float64)):
+        assert torch.equal(box.lower, x.to(box.lower.dtype))
+        assert torch.equal(box.upper, x.to(box.upper.dtype))
+
+
+def test_a_coarser_type_rounds_outward() -> None:
+    box = Box.linf(torch.rand(2, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 0.01)
+    coarse = box.to(dtype=torch.float32)
+    assert bool(((coarse.lower.double() <= box.lower) & (coarse.upper.double() >= box.upper)).all())
 
 
 def test_each_image_may_have_its_own_eps() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from importlib import import_module
 
 import pytest
@@ -48,12 +50,14 @@ def classified(model: nn.Module, count: int, generator: torch.Generator) -> tupl
 
 
 def radii(model: nn.Module, x: Tensor) -> Tensor:
-    """For each image the radius at which a linear model with the same value and slope would change its class."""
+    """For each image a radius a little below or above that at which a linear model of this value and slope would change
+    its class. At that radius itself rounding would decide on an image around which the model is linear."""
     x = x.clone().requires_grad_()
     best = model(x).topk(2).values
     margin = best[:, 0] - best[:, 1]
     (slope,) = torch.autograd.grad(margin.sum(), x)
-    return margin.detach() / slope.abs().flatten(1).sum(1)
+    off_the_edge = torch.tensor([0.9, 1.1]).repeat(len(x))[: len(x)]
+    return off_the_edge * margin.detach() / slope.abs().flatten(1).sum(1)
 
 
 def bump(width: float, place: float = 0.31) -> nn.Module:
@@ -71,13 +75,13 @@ def bump(width: float, place: float = 0.31) -> nn.Module:
 @pytest.mark.parametrize("settings", [FAST, BARE], ids=["attack", "no attack"])
 def test_a_network_with_a_hidden_counterexample_is_never_verified(width: float, settings: VerifySettings) -> None:
     x = torch.tensor([[0.5], [0.9], [0.3 - 2 * width]])
-    verdicts = verify(bump(width), x, torch.zeros(3), 0.7, settings=settings)
+    verdicts = verify(bump(width), x, torch.zeros(3, dtype=torch.int64), 0.7, settings=settings)
     assert all(v.status != "verified" for v in verdicts)
     assert any(v.status == "falsified" for v in verdicts)
 
 
 def test_the_same_network_is_verified_where_the_bump_is_not() -> None:
-    verdicts = verify(bump(1e-2), torch.tensor([[0.6], [0.05]]), torch.zeros(2), 0.2, settings=FAST)
+    verdicts = verify(bump(1e-2), torch.tensor([[0.6], [0.05]]), torch.zeros(2, dtype=torch.int64), 0.2, settings=FAST)
     assert [v.status for v in verdicts] == ["verified", "verified"]
 
 
@@ -149,8 +153,7 @@ def test_counterexamples_lie_in_the_box_and_in_the_valid_range_and_are_misclassi
     generator: torch.Generator,
 ) -> None:
     model = convolutional(generator)
-    x, _ = classified(model, 10, generator)
-    x = x.clamp(0.1, 0.8)
+    x = torch.rand(10, 1, 5, 5, generator=generator) * 0.7 + 0.1
     y = model(x).argmax(1)
     found = 0
     for settings in (FAST, BARE):
@@ -159,9 +162,9 @@ def test_counterexamples_lie_in_the_box_and_in_the_valid_range_and_are_misclassi
                 found += 1
                 point = v.counterexample
                 assert point is not None
-                assert bool((point >= torch.tensor(0.1)).all() & (point <= torch.tensor(0.8)).all())
-                if v.method != "misclassified":
-                    assert float((point - x[i].clamp(0.1, 0.8)).abs().max()) <= 0.3 + 1e-6
+                exact, centre = point.double(), x[i].double()
+                assert bool(((exact >= 0.1) & (exact <= 0.8)).all())
+                assert float((exact - centre).abs().max()) <= 0.3
                 assert int(model(point[None]).argmax()) != int(y[i])
     assert found > 0
 
@@ -201,7 +204,7 @@ def test_time_runs_out_as_timeout_and_not_as_proof(generator: torch.Generator) -
     assert all((v.status, v.reason) == ("unknown", "timeout") for v in never)
 
 
-@pytest.mark.parametrize("after", [1, 2, 4])
+@pytest.mark.parametrize("after", [1, 8, 20])
 def test_time_that_is_over_ends_the_bounds_of_a_group_too(
     after: int, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,25 +215,29 @@ def test_time_that_is_over_ends_the_bounds_of_a_group_too(
     whole = verify(model, x, y, eps, settings=settings)
     asked, lengths = 0, []
 
-    def late(job: Job) -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > after
+    def limit(job: Job, images: list[int], share: float = 1.0) -> Callable[[], bool]:
+        def late() -> bool:
+            nonlocal asked
+            asked += 1
+            return asked > after
 
-    def counted(bounding: Bounding, alpha: Tensor, beta: Tensor, steps: Steps, *, early: bool = False) -> Optimised:
-        lengths.append((asked > after, steps.iterations))
-        return optimise(bounding, alpha, beta, steps, early=early)
+        return late
 
-    monkeypatch.setattr(Job, "late", late)
+    def counted(bounding: Bounding, alpha: Tensor, beta: Tensor, steps: Steps, **limits: object) -> Optimised:
+        begun = asked > after
+        found = optimise(bounding, alpha, beta, steps, **limits)  # type: ignore[arg-type]
+        lengths.append(begun)
+        return found
+
+    monkeypatch.setattr(Job, "limit", limit)
+    monkeypatch.setattr(Job, "late", lambda job: asked > after)
     for part in ("refine", "incomplete"):
         monkeypatch.setattr(import_module(f"lipgraft.verify.{part}"), "optimise", counted)
     found = verify(model, x, y, eps, settings=settings)
-    assert all(iterations == 0 for over, iterations in lengths if over)
-    assert sum(iterations > 0 for _, iterations in lengths) == after - 1  # the first question is the group's
+    assert not any(lengths)  # nothing is begun when the time is over
     for early, full in zip(found, whole, strict=True):
         assert early.status == full.status or (early.status, early.reason) == ("unknown", "timeout")
     assert any(verdict.reason == "timeout" for verdict in found)
-    assert any(verdict.method == "crown" and verdict.status == "verified" for verdict in found)
 
 
 def test_standard_accuracy_is_counted_even_when_time_is_over_at_once(generator: torch.Generator) -> None:
@@ -247,7 +254,7 @@ def test_subproblems_run_out_at_the_same_place_in_every_run(generator: torch.Gen
     x, y = classified(model, 30, generator)
     weak = replace(BARE, alpha_iterations=0, refine_iterations=0, bab_iterations=0, batch=8)
     eps = radii(model, x)
-    free = verify(model, x, y, eps, settings=weak)
+    free = verify(model, x, y, eps, settings=replace(weak, max_subproblems=64))
     few = replace(weak, max_subproblems=4)
     first, again = (verify(model, x, y, eps, settings=few) for _ in range(2))
     assert [(v.status, v.subproblems) for v in first] == [(v.status, v.subproblems) for v in again]
@@ -255,7 +262,7 @@ def test_subproblems_run_out_at_the_same_place_in_every_run(generator: torch.Gen
     assert ended
     assert all(v.status == "unknown" and v.subproblems >= 4 and w.subproblems > 4 for v, w in ended)
     for v, w in zip(first, free, strict=True):
-        assert v.reason == "subproblems" or v.status == w.status
+        assert "subproblems" in (v.reason, w.reason) or v.status == w.status
     none = verify(model, x, y, eps, settings=replace(weak, max_subproblems=0))
     assert all(v.subproblems == 0 for v in none)
 
@@ -342,19 +349,26 @@ def test_double_precision_repeats_the_proofs(generator: torch.Generator) -> None
     assert next(model.parameters()).dtype == torch.float32
 
 
-def test_a_proof_that_double_precision_refutes_is_not_reported() -> None:
-    """In float32 the radius vanishes beside 2^24, so the box is a point and "verified"; in float64 it is not."""
-    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2))
-    with torch.no_grad():
-        model[0].weight.fill_(1.0)
-        model[0].bias.fill_(-(2.0**24))
-        model[1].weight.copy_(torch.tensor([[1.0], [-1.0]]))
-        model[1].bias.copy_(torch.tensor([0.25, 0.0]))
-    x = torch.tensor([[2.0**24]])
-    single = verify(model, x, torch.zeros(1), 0.5, low=None, high=None, settings=FAST)[0]
-    double = verify(model, x, torch.zeros(1), 0.5, low=None, high=None, settings=replace(FAST, recheck="float64"))[0]
-    assert single.status == "verified"
-    assert (double.status, double.reason) == ("unknown", "recheck")
+def test_a_proof_that_double_precision_refutes_is_not_reported(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single precision is made to "prove" everything; double precision says what it finds."""
+    cascade = import_module("lipgraft.verify.cascade")
+    honest = cascade._proofs
+
+    def careless(job: Job, watch: object) -> Iterator[tuple[int, Verdict]]:
+        for image, verdict in honest(job, watch):
+            yield image, Verdict("verified", method="crown") if job.x.dtype == torch.float32 else verdict
+
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    truth = verify(model, x, y, radii(model, x), settings=FAST)
+    monkeypatch.setattr(cascade, "_proofs", careless)
+    double = verify(model, x, y, radii(model, x), settings=replace(FAST, recheck="float64"))
+    assert {v.status for v in truth} == {"verified", "falsified"}
+    for true, again in zip(truth, double, strict=True):
+        wanted = ("verified", None) if true.status == "verified" else ("unknown", "recheck")
+        assert (again.status, again.reason) == wanted
 
 
 def test_the_model_is_left_as_it_was(generator: torch.Generator) -> None:
@@ -367,8 +381,118 @@ def test_the_model_is_left_as_it_was(generator: torch.Generator) -> None:
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
 
+def test_a_model_in_training_mode_is_searched_in_evaluation_mode(generator: torch.Generator) -> None:
+    """Also by the short attacks of branch and bound."""
+    model = nn.Sequential(nn.Linear(4, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    x = torch.rand(12, 4, generator=generator)
+    y = model.eval()(x).argmax(1)
+    model.train()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    weak = replace(FAST, attack_restarts=0, alpha_iterations=0, refine="none", bab_iterations=0, search_every=1)
+    verdicts = [verify(model, x, y, eps, settings=weak) for eps in (0.05, 0.1)]
+    assert sum(v.subproblems for some in verdicts for v in some) > 0
+    assert all(v.status in ("verified", "falsified") for some in verdicts for v in some)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_a_tie_is_neither_proved_nor_refuted_whatever_the_order_of_the_classes(label: int, eps: float) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    with torch.no_grad():
+        model[2].weight[1] = model[2].weight[0]
+        model[2].bias[1] = model[2].bias[0]
+    for settings in (FAST, BARE):
+        [verdict] = verify(model, torch.full((1, 2), 0.5), torch.tensor([label]), eps, settings=settings)
+        assert (verdict.status, verdict.reason) == ("unknown", "gap")
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_tie_with_a_true_counterexample_beside_it_is_refuted(label: int) -> None:
+    model = nn.Sequential(nn.Linear(1, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        model[0].bias.zero_()
+    for settings in (FAST, BARE):
+        [verdict] = verify(model, torch.zeros(1, 1), torch.tensor([label]), 0.1, low=None, high=None, settings=settings)
+        assert verdict.status == "falsified"
+        assert verdict.margin is not None
+        assert verdict.margin < 0
+
+
+def test_the_box_of_proofs_is_rounded_outward_and_counterexamples_lie_within_eps_exactly(
+    generator: torch.Generator,
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.randn(3, 4, generator=generator))
+    x = torch.rand(60, 4, generator=generator)
+    y = model(x).argmax(1)
+    box = Job.of(model, x, y, 0.3, None, None, BARE).box
+    for end, pixel in zip(box.lower.flatten(), x.flatten(), strict=True):
+        assert Fraction(float(end)) <= Fraction(float(pixel)) - Fraction(0.3)
+    for end, pixel in zip(box.upper.flatten(), x.flatten(), strict=True):
+        assert Fraction(float(end)) >= Fraction(float(pixel)) + Fraction(0.3)
+    points = [
+        (v.counterexample, image)
+        for settings in (FAST, BARE)
+        for v, image in zip(verify(model, x, y, 0.3, low=None, high=None, settings=settings), x, strict=True)
+        if v.counterexample is not None
+    ]
+    assert points
+    assert all(float((point.double() - image.double()).abs().max()) <= 0.3 for point, image in points)
+
+
+def test_labels_that_are_not_whole_are_refused(generator: torch.Generator) -> None:
+    with pytest.raises(SettingsError, match="whole number"):
+        verify(convolutional(generator), torch.rand(1, 1, 5, 5), torch.tensor([0.9]), 0.1)
+
+
+@pytest.mark.parametrize("settings", [FAST, BARE], ids=["attack", "no attack"])
+def test_an_affine_classifier_is_decided(settings: VerifySettings, generator: torch.Generator) -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.randn(3, 4, generator=generator))
+    x = torch.rand(10, 4, generator=generator)
+    verdicts = verify(model, x, model(x).argmax(1), torch.linspace(0.01, 0.5, 10), settings=settings)
+    assert {v.status for v in verdicts} == {"verified", "falsified"}
+
+
+def test_inference_mode_changes_no_verdict(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 14, generator)
+    eps = radii(model, x)
+    before = verify(model, x, y, eps, settings=FAST)
+    with torch.inference_mode():
+        inside = verify(model, x.clone(), y.clone(), eps.clone(), settings=FAST)
+    assert [(v.status, v.reason) for v in inside] == [(v.status, v.reason) for v in before]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_leaves_are_solved_whatever_the_size_of_pre_activations(scale: float, generator: torch.Generator) -> None:
+    """relu(s z) / s is relu(z): the same function, with numbers of another size on the way."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    x = torch.rand(25, 4, generator=generator)
+    y, eps = model(x).argmax(1), radii(model, x)
+    truth = verify(model, x[:5], y[:5], eps[:5], settings=FAST)
+    with torch.no_grad():
+        for p in (model[0].weight, model[0].bias, model[2].bias):
+            p.mul_(scale)
+        model[4].weight.div_(scale)
+    by_programs = replace(BARE, alpha_iterations=0, refine="none", bab_iterations=0, leaf_iterations=0)
+    found = verify(model, x[:5], y[:5], eps[:5], settings=by_programs)
+    assert [v.status for v in found] == [v.status for v in truth]
+
+
 def test_no_images_give_no_verdicts(generator: torch.Generator) -> None:
-    assert verify(convolutional(generator), torch.zeros(0, 1, 5, 5), torch.zeros(0), 0.1) == []
+    assert verify(convolutional(generator), torch.zeros(0, 1, 5, 5), torch.zeros(0, dtype=torch.int64), 0.1) == []
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,8 @@ def test_the_pool_gives_back_what_it_took_and_reuses_slots(roots: Roots, generat
         assert torch.allclose(tensor[order].double(), expected.double(), rtol=0, atol=tolerance), name
     pool.push(out)
     assert len(pool.used) == slots
-    pool.drop(torch.tensor([True, False, True, False, False]))
+    pool.drop(0)
+    pool.drop(2)
     assert sorted(pool.slots.image[pool.used].tolist()) == [1, 3, 4]
     pool.deepen(11)
     assert bool((pool.take(pool.select(1)).neuron[:, 6:] == roots.layout.size).all())

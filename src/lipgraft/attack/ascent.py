@@ -50,15 +50,18 @@ def ascend(
     momentum: float = 0.0,
     direction: Tensor | None = None,
     visit: Callable[[Tensor, Tensor], None] | None = None,
+    late: Callable[[], bool] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """x <- project(x + step * eps * sign(m)), m <- momentum * m + gradient, once per step: the last x and m.
 
     start, lower, upper: (B, *shape); eps: a number, or broadcastable to start; steps: multiples of eps. direction: the
     m of an ascent that this one continues. visit(x, logits) is called with each point that a gradient was taken at
-    (not with the last one, whose logits are not known).
+    (not with the last one, whose logits are not known). late: asked before each step; once it holds, no more are taken.
     """
     x = start
     for step in steps:
+        if late is not None and late():
+            break
         gradient, logits = input_gradient(model, x, loss)
         if visit is not None:
             visit(x, logits)

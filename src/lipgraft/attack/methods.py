@@ -79,6 +79,14 @@ def target_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
 
 
 def worst_margin(logits: Tensor, y: Tensor) -> Tensor:
-    """(B,): the largest wrong logit - the true logit; > 0 means misclassified. logits: (B, n), n >= 2."""
+    """(B,): the largest wrong logit - the true logit. logits: (B, n), n >= 2."""
     others = logits.scatter(1, y[:, None], -torch.inf)
     return others.amax(1) - logits.gather(1, y[:, None]).squeeze(1)
+
+
+def misclassified(margin: Tensor) -> Tensor:
+    """What "misclassified" means everywhere: some wrong logit is strictly larger than the true one.
+
+    margin: of `worst_margin`. A tie is not: it depends on no order of the classes. NaN is not either.
+    """
+    return margin > 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lipgraft.attack.ascent import Loss, ascend, random_start
-from lipgraft.attack.methods import Method, cross_entropy, method_named, target_margin, worst_margin
+from lipgraft.attack.methods import Method, cross_entropy, method_named, misclassified, target_margin, worst_margin
 from lipgraft.box import Box
 from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.inputs import check_classes, labels, pixels, radii, seeded
@@ -17,15 +19,23 @@ from lipgraft.network import call, evaluated, like, ordinary_tensors, subject
 CHECK_EVERY = 10
 """Steps between two looks at which images are broken: a look waits for the device."""
 
+LOOK = 0.25
+"""Seconds between two looks at the clock, where steps are so slow that ten of them take longer."""
+
+Charge = Callable[[Tensor], bool]
+"""Called after some steps with the image of every point that took them, (R,); True ends the attack."""
+
 
 @dataclass(frozen=True, eq=False)
 class Search:
     """x: (B, *shape), misclassified where `broken`, elsewhere the worst point found. margin: (B,), the largest wrong
-    logit minus the true logit at x."""
+    logit minus the true logit at x; broken: where it is positive, so that a tie is not. complete: whether every start
+    was followed to its end, or until its image was broken."""
 
     x: Tensor
     broken: Tensor
     margin: Tensor
+    complete: bool = True
 
 
 def attack(
@@ -83,8 +93,9 @@ def search(
     batch: int | None = None,
     generator: torch.Generator | None = None,
     seed: int = 0,
+    charge: Charge | None = None,
 ) -> Search:
-    """`attack`, with what it found out about each image."""
+    """`attack`, with what it found out about each image. charge: may end it early, for lack of time."""
     chosen = method_named(method)
     if steps < 1 or restarts < 1 or (batch is not None and batch < 1):
         raise SettingsError(f"an attack needs steps, restarts and batch >= 1, got {steps}, {restarts} and {batch}.")
@@ -93,15 +104,15 @@ def search(
         x = pixels(x, low, high, like=like(model, x))
         if not bool(torch.isfinite(x).all()):
             raise NumericalError("the images to attack contain NaN or infinity.")
-        y, radius = labels(y, len(x), x.device), radii(eps, len(x), x.device).to(x.dtype)
-        box = Box.linf(x, radius, low=low, high=high)
+        y, radius = labels(y, len(x), x.device), radii(eps, len(x), x.device)
+        box = Box.inside(x, radius, low=low, high=high)
         if generator is None:
             generator = seeded(seed, x.device)
         with evaluated(model, freeze=True):
-            run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator)
+            run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator, charge)
             run.start_at(x)
-            run.ascents(restarts, chosen.steps(chosen.fixed_steps or steps, step_size), radius)
-    return Search(run.x, run.broken, run.margin)
+            run.ascents(restarts, chosen.steps(chosen.fixed_steps or steps, step_size), radius.to(x.dtype))
+    return Search(run.x, run.broken, run.margin, not run.late)
 
 
 def _check_shape(model: nn.Module, x: Tensor) -> None:
@@ -123,10 +134,17 @@ class _Run:
     """The state of one search: for each image the worst point so far."""
 
     def __init__(
-        self, model: nn.Module, box: Box, y: Tensor, method: Method, batch: int, generator: torch.Generator
+        self,
+        model: nn.Module,
+        box: Box,
+        y: Tensor,
+        method: Method,
+        batch: int,
+        generator: torch.Generator,
+        charge: Charge | None,
     ) -> None:
-        self.model, self.box, self.method, self.batch, self.generator = model, box, method, batch, generator
-        self.y = y
+        self.model, self.box, self.y, self.method, self.batch, self.generator = model, box, y, method, batch, generator
+        self.charge, self.late, self.look = charge, False, CHECK_EVERY if charge is None else 1
 
     def start_at(self, x: Tensor) -> None:
         """Take the clean images as the first candidates: a misclassified one is broken already."""
@@ -142,16 +160,19 @@ class _Run:
             raise NumericalError("the model's logits are NaN or infinite on the clean images; check its weights.")
         check_classes(self.y, logits.shape[1])
         self.classes = logits.shape[1]
-        self.margin, self.broken = worst_margin(logits, self.y).to(x.dtype), logits.argmax(1) != self.y
+        self.margin = worst_margin(logits, self.y).to(x.dtype)
+        self.broken = misclassified(self.margin)
 
     def ascents(self, restarts: int, steps: list[float], radius: Tensor) -> None:
         """All starts, each image's in parallel as far as the batch has room, until every image is broken."""
         starts = restarts * (self.classes - 1 if self.method.targeted else 1)
         begun = 0
         alive = torch.nonzero(~self.broken & (radius > 0)).flatten()
-        while begun < starts and len(alive):
+        while begun < starts and len(alive) and not self.late:
             width = min(starts - begun, max(1, self.batch // len(alive)))
             for images in torch.split(alive, self.batch):
+                if self.late:
+                    break
                 rows = images.repeat(width)
                 start = torch.arange(begun, begun + width, device=rows.device).repeat_interleave(len(images))
                 self._ascend(rows, start, steps, radius)
@@ -167,10 +188,13 @@ class _Run:
         target = start % (self.classes - 1)
         target = target + (target >= y)  # counts through the wrong classes
         direction: Tensor | None = None
-        for done in range(0, len(steps), CHECK_EVERY):
+        loss = self._loss(y, target)
+        done = 0
+        while done < len(steps):
             best = _Best(x, y)
-            some = steps[done : done + CHECK_EVERY]
-            loss = self._loss(y, target)
+            some = steps[done : done + self.look]
+            done += len(some)
+            began = time.perf_counter()
             x, direction = ascend(
                 self.model,
                 x,
@@ -183,16 +207,21 @@ class _Run:
                 direction=direction,
                 visit=best.see,
             )
-            if done + len(some) == len(steps):
+            if done == len(steps):
                 with torch.no_grad():
                     best.see(x, call(self.model, x))
             self._merge(rows, best)
             keep = torch.nonzero(~self.broken[rows]).flatten()
-            if len(keep) == 0:
+            if self.charge is not None:
+                self.late = self.charge(rows)
+                each = (time.perf_counter() - began) / len(some)
+                self.look = max(1, min(CHECK_EVERY, int(LOOK / max(each, 1e-9))))
+            if len(keep) == 0 or self.late:
                 return
             if len(keep) < len(rows):
                 rows, x, y, target, eps, lower, upper = (t[keep] for t in (rows, x, y, target, eps, lower, upper))
                 direction = direction[keep] if direction is not None else None
+                loss = self._loss(y, target)
 
     def _loss(self, y: Tensor, target: Tensor) -> Loss:
         if self.method.targeted:
@@ -207,7 +236,7 @@ class _Run:
         images = torch.nonzero(first < len(rows)).flatten()
         chosen = first[images]  # one row per image, the first of equals
         self.x[images], self.margin[images] = best.x[chosen], best.margin[chosen]
-        self.broken[images] = best.broken[chosen]
+        self.broken = misclassified(self.margin)
 
 
 class _Best:
@@ -216,11 +245,9 @@ class _Best:
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
         self.margin = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
-        self.broken = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
     def see(self, x: Tensor, logits: Tensor) -> None:
         margin = worst_margin(logits, self.y).to(self.margin.dtype)
         better = margin > self.margin  # False for NaN: a point the model cannot judge is no counterexample
         self.x = torch.where(better.reshape(-1, *[1] * (x.ndim - 1)), x, self.x)
-        self.broken = torch.where(better, logits.argmax(1) != self.y, self.broken)
         self.margin = torch.where(better, margin, self.margin)

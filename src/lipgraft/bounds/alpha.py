@@ -5,15 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lipgraft.bounds.adam import Adam
 from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.crown import Prepared, specification_bounds
+from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.relaxations import Lines, relax, relaxation, unstable
 
 
-def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> tuple[Tensor, dict[int, Tensor]]:
+def alpha_crown(
+    prepared: Prepared, C: Tensor, settings: AlphaSettings, late: Late = never
+) -> tuple[Tensor, dict[int, Tensor]]:
     """Lower bounds of C f(x), the best seen, hence never worse than CROWN's; and the lines' parameters that gave them.
 
     C: (B, G, S, n) -> (B, G, S), {activation position: alpha (k, B, G, S, *shape)}. Each row has lines of its own.
+    late: asked before every step; once it holds, no more are taken.
     """
     network = prepared.network
     alphas: dict[int, Tensor] = {}
@@ -23,28 +28,23 @@ def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> tuple
         lb, ub = prepared.intervals[node.inputs[0]]
         if bool(unstable(node, lb, ub).any()):
             start = relaxation(node.kind).start(lb, ub)[:, :, None, None]
-            alphas[i] = start.repeat(1, 1, *C.shape[1:3], *[1] * len(node.shape)).requires_grad_()
+            alphas[i] = start.repeat(1, 1, *C.shape[1:3], *[1] * len(node.shape))
     best = specification_bounds(prepared, C)
-    kept = {i: a.detach().clone() for i, a in alphas.items()}
-    if not alphas:
-        return best, kept
-    optimiser = torch.optim.Adam(alphas.values(), lr=settings.lr)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, settings.decay)
-    for _ in range(settings.iterations):
+    kept = dict(alphas)
+    climb, lr = {i: Adam(a) for i, a in alphas.items()}, settings.lr
+    for _ in range(settings.iterations if alphas else 0):
+        if late():
+            break
+        free = {i: a.detach().requires_grad_() for i, a in alphas.items()}
         with torch.enable_grad():
-            bound = specification_bounds(prepared, C, lines_for(prepared, alphas))
-            optimiser.zero_grad()
-            bound.sum().neg().backward()  # type: ignore[no-untyped-call]
+            bound = specification_bounds(prepared, C, lines_for(prepared, free))
+            gradients = torch.autograd.grad(bound.sum(), list(free.values()), materialize_grads=True)
         better = bound.detach() > best
         best = torch.where(better, bound.detach(), best)
-        for i, a in alphas.items():
-            where = better[None].reshape(1, *better.shape, *[1] * (a.ndim - 4))
-            kept[i] = torch.where(where, a.detach(), kept[i])
-        optimiser.step()
-        schedule.step()
-        with torch.no_grad():
-            for a in alphas.values():
-                a.clamp_(0, 1)
+        for (i, a), gradient in zip(alphas.items(), gradients, strict=True):
+            kept[i] = torch.where(better[None].reshape(1, *better.shape, *[1] * (a.ndim - 4)), a, kept[i])
+            alphas[i] = (a + lr * climb[i].direction(gradient)).clamp(0, 1)
+        lr *= settings.decay
     return best, kept
 
 

@@ -14,7 +14,7 @@ from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.crown import Neurons, Prepared, prepare, specification_bounds
 from lipgraft.bounds.geometry import plan
 from lipgraft.bounds.interval import Interval
-from lipgraft.bounds.memory import chunked
+from lipgraft.bounds.memory import Late, chunked, never
 from lipgraft.bounds.numerics import guard_lower, guard_upper
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
@@ -30,21 +30,21 @@ class Bounds:
     layers: dict[str, Interval]
 
 
-Method = Callable[[Prepared, Tensor, AlphaSettings], Tensor]
+Method = Callable[[Prepared, Tensor, AlphaSettings, Late], Tensor]
 
 
-def _by_interval(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> Tensor:
+def _by_interval(prepared: Prepared, C: Tensor, settings: AlphaSettings, late: Late) -> Tensor:
     """C f by interval arithmetic on the output alone: C+ lower + C- upper."""
     lower, upper = (end[:, None, :, None] for end in prepared.intervals[prepared.network.output])
     return (C.clamp(min=0) @ lower + C.clamp(max=0) @ upper).squeeze(-1)
 
 
-def _by_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> Tensor:
+def _by_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings, late: Late) -> Tensor:
     return specification_bounds(prepared, C)
 
 
-def _by_alpha(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> Tensor:
-    return alpha_crown(prepared, C, settings)[0]
+def _by_alpha(prepared: Prepared, C: Tensor, settings: AlphaSettings, late: Late) -> Tensor:
+    return alpha_crown(prepared, C, settings, late)[0]
 
 
 # method: (whether intermediate layers are refined backward, how specifications are bounded)
@@ -143,15 +143,17 @@ def _specification(C: Tensor | None, outputs: int, box: Box) -> Tensor:
     return rows
 
 
-def bound_specification(prepared: Prepared, C: Tensor, specify: Method, settings: AlphaSettings) -> Tensor:
-    """Lower bounds of C f, (B, G, S, n) -> (B, G, S), in pieces that fit the memory."""
+def bound_specification(
+    prepared: Prepared, C: Tensor, specify: Method, settings: AlphaSettings, late: Late = never
+) -> Tensor:
+    """Lower bounds of C f, (B, G, S, n) -> (B, G, S), in pieces that fit the memory. late: ends optimisation early."""
     out = C.new_empty(C.shape[:3])
     path = plan(prepared.network, prepared.network.output)
     # Optimising keeps every layer's rows for the gradient; the plan counts only the two largest.
     scale = 4 if specify is _by_alpha else 1
 
     def work(problems: slice, rows: slice) -> None:
-        out[problems, :, rows] = specify(prepared.at(problems), C[problems, :, rows], settings)
+        out[problems, :, rows] = specify(prepared.at(problems), C[problems, :, rows], settings, late)
 
     chunked(len(C), C.shape[2], path.floats * C.shape[1] * C.element_size() * scale, C.device, work, parallel=True)
     return out

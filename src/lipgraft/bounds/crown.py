@@ -13,6 +13,7 @@ from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.geometry import interval_is_exact, plan
 from lipgraft.bounds.interval import Interval, interval_step
 from lipgraft.bounds.layer import Layer
+from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.numerics import guard, unbounded_like
 from lipgraft.bounds.relaxations import Lines, relax
 from lipgraft.box import Box
@@ -49,6 +50,7 @@ def prepare(
     neurons: Neurons = "needed",
     layers: Mapping[str, Interval] | None = None,
     alpha: AlphaSettings | None = None,
+    late: Late = never,
 ) -> Prepared:
     """Bound every pre-activation, in order.
 
@@ -57,6 +59,7 @@ def prepare(
         turns out stable on the side that shows it only; "all" refines both bounds of every neuron.
     layers: bounds known from elsewhere, by activation name; they are taken as they are.
     alpha: with `intermediate` steps, optimise the lines below each layer for that layer's bounds.
+    late: asked now and then; once it holds, what is left keeps the bounds of interval arithmetic.
     """
     exact = interval_is_exact(network)
     readers: dict[int, list[Activation]] = {}
@@ -79,7 +82,7 @@ def prepare(
             if backward and not exact[i]:
                 if inner is None:
                     inner = evaluate(network, box.centre)
-                layer = Layer(network, i, readers[i], intervals, lines, inner[i])
+                layer = Layer(network, i, readers[i], intervals, lines, inner[i], late)
                 lb, ub = layer.refined((lb, ub), everything=neurons == "all")
                 if alpha is not None and alpha.intermediate:
                     lb, ub = layer.optimised((lb, ub), alpha)

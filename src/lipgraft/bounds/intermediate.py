@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from lipgraft.bounds.adam import Adam
 from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.backward import Relaxed
 from lipgraft.bounds.geometry import Plan
@@ -29,7 +30,7 @@ def optimised_bounds(
 
     All neurons of a group share the lines below them: lines for each neuron would not fit into memory.
     """
-    acts = {i: act for i, act in network.activations() if i in path.windows and i < path.target}
+    acts = {i: act for i, act in network.activations() if i in path.windows and i <= path.target}
     pre = {i: tuple(end[problems] for end in intervals[act.inputs[0]]) for i, act in acts.items()}
     lower, upper = intervals[path.root]
     root = (lower[problems], upper[problems])
@@ -49,21 +50,18 @@ def _one_group(
 ) -> Tensor:
     if not acts:  # nothing below that could be chosen
         return neuron_bounds(network, path, Relaxed({}, root), index, signs)
-    alphas = {i: relaxation(act.kind).start(*pre[i]).requires_grad_() for i, act in acts.items()}
-    optimiser = torch.optim.Adam(alphas.values(), lr=settings.lr)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, settings.decay)
+    alphas = {i: relaxation(act.kind).start(*pre[i]) for i, act in acts.items()}
+    climb, lr = {i: Adam(a) for i, a in alphas.items()}, settings.lr
     best: Tensor | None = None
     for _ in range(settings.intermediate):
+        free = {i: a.detach().requires_grad_() for i, a in alphas.items()}
         with torch.enable_grad():
-            lines: dict[int, Lines] = {i: relax(act, pre[i][0], pre[i][1], alphas[i]) for i, act in acts.items()}
+            lines: dict[int, Lines] = {i: relax(act, pre[i][0], pre[i][1], free[i]) for i, act in acts.items()}
             bound = neuron_bounds(network, path, Relaxed(lines, root), index, signs)
-            optimiser.zero_grad()
-            bound.sum().neg().backward()  # type: ignore[no-untyped-call]
+            gradients = torch.autograd.grad(bound.sum(), list(free.values()), materialize_grads=True)
         best = bound.detach() if best is None else torch.maximum(best, bound.detach())
-        optimiser.step()
-        schedule.step()
-        with torch.no_grad():
-            for alpha in alphas.values():
-                alpha.clamp_(0, 1)
+        for (i, a), gradient in zip(alphas.items(), gradients, strict=True):
+            alphas[i] = (a + lr * climb[i].direction(gradient)).clamp(0, 1)
+        lr *= settings.decay
     assert best is not None
     return best

@@ -15,7 +15,7 @@ from lipgraft.bounds.backward import Relaxed
 from lipgraft.bounds.geometry import plan
 from lipgraft.bounds.intermediate import optimised_bounds
 from lipgraft.bounds.interval import Interval
-from lipgraft.bounds.memory import chunked
+from lipgraft.bounds.memory import Late, chunked, never
 from lipgraft.bounds.neurons import neuron_bounds, selected
 from lipgraft.bounds.numerics import guard_lower, guard_upper
 from lipgraft.bounds.relaxations import Lines, relaxation, unstable
@@ -30,7 +30,7 @@ Work = Callable[[slice, Tensor, Tensor], Tensor]
 class Layer:
     """The node `target`, read by activations, over earlier nodes whose intervals and lines are known.
 
-    inner: (B, *shape), the node's value at the centre of each box.
+    inner: (B, *shape), the node's value at the centre of each box. late: once it holds, nothing more is tightened.
     """
 
     network: Network
@@ -39,6 +39,7 @@ class Layer:
     intervals: list[Interval]
     lines: dict[int, Lines]
     inner: Tensor
+    late: Late = never
 
     def refined(self, interval: Interval, *, everything: bool) -> Interval:
         """Both bounds of every neuron, or what the activations need of it.
@@ -100,6 +101,8 @@ class Layer:
         lb, ub = (end.flatten(1).clone() for end in interval)
 
         def work(problems: slice, rows: slice) -> None:
+            if self.late():
+                return
             here, sign = index[problems, rows], signs[problems, :, rows]
             bound = bounds(problems, here, sign)
             low = torch.where(sign > 0, guard_lower(bound), -torch.inf).amax(1)

@@ -10,6 +10,15 @@ import torch
 
 from lipgraft.bounds.threads import on_threads
 
+Late = Callable[[], bool]
+"""Whether the time for some work is over. Asked between pieces of it, from any thread."""
+
+
+def never() -> bool:
+    """No limit of time."""
+    return False
+
+
 # Tensors of the size of the rows that live at the same time inside one step of a backward pass.
 LIVE = 4
 CPU_BUDGET = 48 * 2**20

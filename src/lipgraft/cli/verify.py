@@ -143,7 +143,7 @@ def _verify_images(
 ) -> None:
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
-    with Progress() as progress:
+    with Progress(limit=settings.total_seconds) as progress:
         _write_config(out, checkpoint, data, eps, settings, where)
         rows = verify_run(
             model,

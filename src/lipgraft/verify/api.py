@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -30,9 +31,13 @@ def verify(
 ) -> list[Verdict]:
     """Is every point within eps of x (in the maximum norm, inside [low, high]) classified as y? One verdict per image.
 
+    An image is verified if the true logit is strictly the largest at every such point, falsified if a wrong logit is
+    strictly larger than the true one at some point; a tie is neither. A verdict speaks of the model in evaluation mode
+    as a function of real numbers, with the weights that it stores; one of half precision is computed with in single
+    precision. The model is left as it was.
+
     x: (B, *shape), inside [low, high], any module of supported operations takes it; y: (B,) true classes; eps: a number
-    or (B,). A verdict speaks of the model in evaluation mode as a function of real numbers, with the weights that it
-    stores; one of half precision is computed with in single precision. The model is left as it was.
+    or (B,).
     timeout: seconds of device time per image, 300 unless given here or in the settings.
     """
     verdicts: dict[int, Verdict] = dict(
@@ -57,6 +62,7 @@ def verify_stream(
 
     watch: called after every round of branch and bound with the number of subproblems bounded in it.
     """
+    began = time.perf_counter()
     chosen = settings or VerifySettings()
     if timeout is not None:
         chosen = replace(chosen, timeout=seconds(timeout, "timeout"))
@@ -65,4 +71,4 @@ def verify_stream(
     y = labels(y, len(x), x.device)
     if len(x) == 0:
         return iter(())
-    return cascade(Job.of(model, x, y, eps, low, high, chosen), watch)
+    return cascade(Job.of(model, x, y, eps, low, high, chosen, began), watch)

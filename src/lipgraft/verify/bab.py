@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from lipgraft.attack.search import default_batch
 from lipgraft.bounds.numerics import proved
 from lipgraft.verify.capture import Replayed
-from lipgraft.verify.counterexample import replay, short_attack
+from lipgraft.verify.counterexample import short_attack
 from lipgraft.verify.job import Job
-from lipgraft.verify.leaves import solve_leaf
+from lipgraft.verify.leaves import OutOfTimeError, solve_leaf
 from lipgraft.verify.ledger import Decided
-from lipgraft.verify.memory import explain, fitting, release
+from lipgraft.verify.memory import affordable, explain, fitting, pool_limits, release
 from lipgraft.verify.opened import Opened
 from lipgraft.verify.pool import Pool
 from lipgraft.verify.round import Children, Round
 from lipgraft.verify.subproblems import Subproblems
 
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
+PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
 SMALLEST = 32  # parents in the smallest captured batch; the next ones are four times as large
 
 Watch = Callable[[int], None]
@@ -42,8 +45,10 @@ class BranchAndBound:
         first = opened.sub.widened(self.roots.open.shape[1], SPLITS, layout.size)
         leaf = ~(self.roots.open[first.image] < layout.size).any(1)
         self.first_leaves = first.at(leaf)
-        self.pool = Pool(first.at(~leaf), layout.size, int(job.settings.pool_gigabytes * 2**30))
-        self.parents = fitting(layout, job.x.device, job.x.dtype, job.settings.batch) // 2
+        limits = pool_limits(job.x.device, job.settings.pool_gigabytes, job.settings.spill_gigabytes)
+        self.pool = Pool(first.at(~leaf), layout.size, *limits)
+        fit = fitting(layout, job.x.device, job.x.dtype, job.settings.batch) // 2
+        self.parents = affordable(job.network, job.x.device, PASSES, fit)
         self.round = Round(self.roots, job.settings)
         self.step = Replayed(self.round, job.x.device, job.settings.capture)
         self.rounds = 0
@@ -53,6 +58,7 @@ class BranchAndBound:
     def run(self) -> Iterator[Decided]:
         """Verdicts as images end."""
         with torch.no_grad():
+            self._stop_late()
             self._solve(self.first_leaves)
             self._finish()
         yield from self._drain()
@@ -73,40 +79,33 @@ class BranchAndBound:
         """End an image and forget its subproblems."""
         self.stopped[place] = True
         self.done.append(verdict)
-        gone = torch.zeros(len(self.number), dtype=torch.bool, device=self.floor.device)
-        gone[place] = True
-        self.pool.drop(gone)
+        self.pool.drop(place)
 
     def _give_up(self, place: int, reason: str) -> None:
         """End an image without a proof; the worst bound among its open subproblems is what is known of its margin."""
-        mine = self.pool.used & (self.pool.slots.image == place)
-        worst = float(torch.where(mine, self.pool.slots.bound, torch.inf).amin()) if len(mine) else torch.inf
+        worst = self.pool.worst(place)
         if reason != "memory" and worst < torch.inf:
             self.job.ledger.margin[self.number[place]] = min(worst, float(self.floor[place]))
         self._stop(place, self.job.ledger.verdict(self.number[place], "unknown", reason=reason))
 
     def _stop_late(self) -> None:
         """Images that have used up their own time or subproblems, or all of them when the whole run's time is over."""
-        ledger, settings = self.job.ledger, self.job.settings
-        over, most = self.job.late(), settings.max_subproblems
+        job, over, most = self.job, self.job.late(), self.job.settings.max_subproblems
         for place, number in enumerate(self.number):
             if self.stopped[place]:
                 continue
-            if over or ledger.seconds[number] > settings.timeout:
+            if over or job.out_of_time(number):
                 self._give_up(place, "timeout")
-            elif most is not None and ledger.subproblems[number] >= most:
+            elif most is not None and job.ledger.subproblems[number] >= most:
                 self._give_up(place, "subproblems")
 
     def _finish(self) -> None:
-        """Images without open subproblems are verified: every one of theirs was proved."""
-        counts = self._open_counts().tolist()
+        """Images without open subproblems, wherever they are kept, are verified: every one of theirs was proved."""
+        counts = self.pool.counts(len(self.number)).tolist()
         floors = self.floor.tolist()
         for place, number in enumerate(self.number):
             if not self.stopped[place] and counts[place] == 0:
                 self._stop(place, self.job.ledger.verdict(number, "verified", margin=floors[place]))
-
-    def _open_counts(self) -> Tensor:
-        return torch.bincount(self.pool.slots.image[self.pool.used], minlength=len(self.number))
 
     def _alive(self) -> Tensor:
         return ~torch.tensor(self.stopped, device=self.floor.device)
@@ -115,30 +114,26 @@ class BranchAndBound:
 
     def _round(self) -> None:
         """Take the worst subproblems, split each, and deal with the halves."""
+        self.pool.refill()
         slots = self.pool.select(self.parents)
         if len(slots) == 0:
             return
-        ledger = self.job.ledger
-        start = ledger.now()
         if int(self.pool.slots.depth[slots].max()) + 1 > self.pool.splits:
             self.pool.deepen(2 * self.pool.splits)
         parents = self.pool.take(slots)
-        counts = torch.bincount(parents.image, minlength=len(self.number)).tolist()
-        children, reason = None, ""
-        try:
-            children = self._children(parents)
-            now = ledger.now()
-        except RuntimeError as error:
-            now, reason = ledger.now(), explain(error)
-        for number, count in zip(self.number, counts, strict=True):
-            ledger.seconds[number] += (now - start) * count / len(parents)
+        with self._charged(parents):
+            children, reason = None, ""
+            try:
+                children = self._children(parents)
+            except RuntimeError as error:
+                reason = explain(error)
         if children is None:
             self._retry(parents, reason)
             return
-        for number, count in zip(self.number, counts, strict=True):
-            ledger.subproblems[number] += 2 * count
+        for number, count in self._numbers(parents):
+            self.job.ledger.subproblems[number] += 2 * count
         try:
-            self._digest(children)
+            self._digest(parents, children)
         except RuntimeError as error:
             reason = explain(error)
             release()
@@ -146,6 +141,23 @@ class BranchAndBound:
         self.rounds += 1
         if self.watch is not None:
             self.watch(2 * len(parents))
+
+    def _numbers(self, sub: Subproblems) -> list[tuple[int, int]]:
+        """The images of some subproblems, by their places in the caller's batch, and how many each has."""
+        counts = torch.bincount(sub.image, minlength=len(self.number)).tolist()
+        return [(number, count) for number, count in zip(self.number, counts, strict=True) if count]
+
+    @contextmanager
+    def _charged(self, sub: Subproblems) -> Iterator[None]:
+        """Charge the time that passes within to the images of some subproblems, by their share of them."""
+        ledger, counts = self.job.ledger, self._numbers(sub)
+        start = ledger.now()
+        try:
+            yield
+        finally:
+            spent = ledger.now() - start
+            for number, count in counts:
+                ledger.charge([number], spent * count / len(sub))
 
     def _children(self, parents: Subproblems) -> Children:
         """Both halves of every parent. On a GPU the batch is filled up to one of a few sizes, which are captured."""
@@ -177,35 +189,37 @@ class BranchAndBound:
             if not self.stopped[place]:
                 self._stop(place, self.job.ledger.failed(self.number[place], reason))
 
-    def _digest(self, children: Children) -> None:
-        """Drop what is proved, end what is broken, solve leaves, and put the rest back."""
+    def _digest(self, parents: Subproblems, children: Children) -> None:
+        """Drop what is proved, end what is broken, put the rest back, and solve leaves."""
         sub, good = children.sub, proved(children.sub.bound)
-        self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
-        self._confirm(sub.image, children.point, children.margin)
+        with self._charged(parents):
+            self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
+            self._confirm(sub.image, children.point, children.margin)
         every = self.job.settings.search_every
         if every and self.rounds % every == 0:
             self._search(children)
-        left = ~good & self._alive()[sub.image]
-        self._make_room(sub.image[left])
-        left &= self._alive()[sub.image]
-        self.pool.push(sub.at(left & ~children.leaf))
+        with self._charged(parents):
+            left = ~good & self._alive()[sub.image]
+            self._make_room(sub.image[left & ~children.leaf])
+            left &= self._alive()[sub.image]
+            self.pool.push(sub.at(left & ~children.leaf))
         self._solve(sub.at(left & children.leaf))
 
     def _make_room(self, image: Tensor) -> None:
-        """End the images with the most subproblems until the pool can take those of these images, (B,), too."""
+        """End the images with the most subproblems until those of these images, (B,), fit on the device or the host."""
         waiting = torch.bincount(image, minlength=len(self.number))
-        while int((waiting * self._alive()).sum()) + len(self.pool) > self.pool.capacity():
-            self._give_up(int((self._open_counts() + waiting * self._alive()).argmax()), "memory")
+        while not self.pool.fits(int((waiting * self._alive()).sum())):
+            open_ = self.pool.counts(len(self.number)) + waiting
+            self._give_up(int((open_ * self._alive()).argmax()), "memory")
 
     # --- counterexamples and leaves
 
     def _replay(self, place: int, point: Tensor) -> bool:
-        """Whether the model misclassifies the point; then the image ends."""
-        roots = self.roots
-        seen = replay(self.job.model, point, int(roots.y[place]), roots.low[place], roots.high[place])
+        """Whether the point is a counterexample; then the image ends."""
+        number = self.number[place]
+        seen = self.job.replay(number, point)
         if seen is None:
             return False
-        number = self.number[place]
         verdict = self.job.ledger.verdict(number, "falsified", counterexample=seen[0], margin=seen[1])
         self._stop(place, verdict)
         return True
@@ -219,16 +233,20 @@ class BranchAndBound:
 
     def _search(self, children: Children) -> None:
         """A short attack from each image's worst point."""
-        rows = worst_rows(children.sub.image, children.margin, len(self.number))
-        rows = rows[self._alive()[children.sub.image[rows]]]
-        if len(rows) == 0:
-            return
-        image, roots, model = children.sub.image[rows], self.roots, self.job.model
-        low, high, y = roots.low[image], roots.high[image], roots.y[image]
-        steps = self.job.settings.search_steps
-        point = short_attack(model, children.point[rows], y, children.sub.target[rows], low, high, steps)
-        wrong = model(point).argmax(1) != y
-        self._confirm(image, point, torch.where(wrong, -1.0, 1.0))
+        job, sub = self.job, children.sub
+        rows = worst_rows(sub.image, children.margin, len(self.number))
+        rows = rows[self._alive()[sub.image[rows]]]
+        most = affordable(job.network, job.x.device, 1, default_batch(job.x.device))
+        for some in torch.split(rows, most):
+            number = self.roots.number[sub.image[some]]
+            late = job.limit(number.tolist())
+            if len(some) == 0 or late():
+                return
+            with job.ledger.share(number.tolist()):
+                found = short_attack(
+                    job, number, children.point[some], sub.target[some], job.settings.search_steps, late
+                )
+                self._confirm(sub.image[some], *found)
 
     def _solve(self, leaves: Subproblems) -> None:
         """Fully split and not proved: multipliers are optimised for longer; what is left is decided exactly.
@@ -238,19 +256,30 @@ class BranchAndBound:
         leaves = leaves.at(self._alive()[leaves.image])
         if len(leaves) == 0:
             return
-        bound = self.round.leaf_bounds(leaves)
+        with self._charged(leaves):
+            late = self.job.limit([number for number, _ in self._numbers(leaves)])
+            bound = self.round.leaf_bounds(leaves, late)
         good = proved(bound)
         self.floor = self.floor.scatter_reduce(0, leaves.image, torch.where(good, bound, torch.inf), "amin")
         leaves = leaves.at(~good)
         for row, place in enumerate(leaves.image.tolist()):
-            if self.stopped[place]:
-                continue
-            leaf = solve_leaf(self.roots, leaves, row, self.job.settings.lp_size)
-            exact = torch.tensor(-torch.inf if leaf is None else leaf.bound, dtype=torch.float64)
-            if bool(proved(exact)):
-                self.floor[place] = torch.minimum(self.floor[place], exact.to(self.floor))
-            elif leaf is None or not self._replay(place, leaf.point):
-                self._give_up(place, "gap")
+            if not self.stopped[place]:
+                with self.job.ledger.share([self.number[place]]):
+                    self._solve_exactly(leaves, row, place)
+
+    def _solve_exactly(self, leaves: Subproblems, row: int, place: int) -> None:
+        """The linear program of one leaf, within the time of its image."""
+        end = self.job.ledger.now() + self.job.left([self.number[place]])
+        try:
+            leaf = solve_leaf(self.roots, leaves, row, self.job.settings.lp_size, lambda: end - self.job.ledger.now())
+        except OutOfTimeError:
+            self._give_up(place, "timeout")
+            return
+        exact = torch.tensor(-torch.inf if leaf is None else leaf.bound, dtype=torch.float64)
+        if bool(proved(exact)):
+            self.floor[place] = torch.minimum(self.floor[place], exact.to(self.floor))
+        elif leaf is None or not self._replay(place, leaf.point):
+            self._give_up(place, "gap")
 
 
 def worst_rows(image: Tensor, margin: Tensor, images: int) -> Tensor:

@@ -98,6 +98,6 @@ def at_input(network: Network, root: int, rows: Tensor) -> Tensor:
 
 
 def corner(roots: Roots, image: Tensor, rows: Tensor) -> Tensor:
-    """The point of the box where linear functions of the root are smallest: rows (B, *root shape) -> (B, *input)."""
+    """Where linear functions of the root, (B, *root shape), are smallest in the inner box: (B, *input shape)."""
     down = at_input(roots.layout.network, roots.layout.path.root, rows)
-    return torch.where(down > 0, roots.low[image], roots.high[image])
+    return torch.where(down > 0, roots.inner[0][image], roots.inner[1][image])

@@ -6,46 +6,66 @@ Cheap stages run on groups of images, and deliver what they decide; all images t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
+from lipgraft.attack.search import default_batch
 from lipgraft.network import full_precision, stepwise
 from lipgraft.verify.bab import BranchAndBound, Watch
-from lipgraft.verify.incomplete import bounded
+from lipgraft.verify.incomplete import Crowned, crown, optimised
 from lipgraft.verify.job import Job, finite_weights
 from lipgraft.verify.ledger import Decided
-from lipgraft.verify.memory import in_halves
+from lipgraft.verify.memory import affordable, in_halves
 from lipgraft.verify.opened import Opened
 from lipgraft.verify.stages import Sorted, attacked, clean
 from lipgraft.verify.verdict import Verdict
+
+CPU_GROUP = 32
+"""Images that are attacked and bounded together on a CPU, at most: more would not be faster, and verdicts come late."""
+
+NEURONS = 150
+"""CROWN costs an image about one pass through the network for this many neurons: each needs part of a pass."""
+
+GRACE = 1.0
+"""Seconds after the end of the run in which clean predictions, which cost next to nothing, are still made."""
 
 
 def cascade(job: Job, watch: Watch | None = None) -> Iterator[Decided]:
     """(place in the batch, verdict) of every image, as they end."""
     if not finite_weights(job.network):
         reason = "the model's weights contain NaN or infinity"
-        yield from (job.ledger.verdict(image, "error", reason=reason) for image in range(len(job.x)))
-        return
-    stages = _proofs if job.settings.recheck == "none" else _rechecked
-    yield from stepwise(full_precision, stages(job, watch))
+        return iter([job.ledger.verdict(image, "error", reason=reason) for image in range(len(job.x))])
+    steps = _proofs(job, watch) if job.settings.recheck == "none" else _rechecked(job, watch)
+    return stepwise(full_precision, steps)
 
 
 def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
-    waiting: list[Opened] = []
-    size = job.settings.images
+    right: list[int] = []
+    size = affordable(job.network, job.x.device, 1, default_batch(job.x.device))
     for first in range(0, len(job.x), size):
-        named = _guarded(job, clean, list(range(first, min(first + size, len(job.x)))))
+        images = list(range(first, min(first + size, len(job.x))))
+        named = _guarded(job, clean, images) if not _past(job, GRACE) else Sorted(rest=images)
         yield from named.decided
-        if job.late():
-            yield from (job.ledger.verdict(image, "unknown", reason="timeout") for image in named.rest)
-            continue
-        survived = _guarded(job, attacked, named.rest)
+        right += named.rest
+    size = job.settings.images if job.x.device.type == "cuda" else min(job.settings.images, CPU_GROUP)
+    waiting: list[Opened] = []
+    neurons = sum(math.prod(node.shape) for _, node in job.network.activations())
+    piece = affordable(job.network, job.x.device, 1 + neurons // NEURONS, size)
+    for first in range(0, len(right), size):
+        survived = Sorted(rest=right[first : first + size])
+        if not job.late():
+            survived = _guarded(job, attacked, survived.rest)
         yield from survived.decided
-        decided, opened = _bounded(job, survived.rest)
-        waiting += opened
-        yield from decided
+        yield from _bounded(job, survived.rest, piece, waiting)
     if waiting:
         yield from BranchAndBound(job, Opened.cat(waiting), watch).run()
+
+
+def _past(job: Job, grace: float) -> bool:
+    limit = job.settings.total_seconds
+    return limit is not None and job.ledger.now() > limit + grace
 
 
 def _guarded(job: Job, stage, images: list[int]) -> Sorted:  # type: ignore[no-untyped-def]
@@ -61,25 +81,46 @@ def _guarded(job: Job, stage, images: list[int]) -> Sorted:  # type: ignore[no-u
     return out
 
 
-def _bounded(job: Job, images: list[int]) -> tuple[list[Decided], list[Opened]]:
-    """The same for the stages that bound."""
-    opened: list[Opened] = []
+def _bounded(job: Job, images: list[int], size: int, waiting: list[Opened]) -> Iterator[Decided]:
+    """CROWN in pieces, then optimised lines for what a piece leaves open; what they leave open joins `waiting`."""
+    ledger = job.ledger
+    while images:
+        late = job.late()
+        over = [image for image in images if late or job.out_of_time(image)]
+        yield from (ledger.verdict(image, "unknown", reason="timeout") for image in over)
+        images = [image for image in images if not (late or job.out_of_time(image))]
+        if not images:
+            return
+        piece, images = images[:size], images[size:]
+        rest: list[Crowned] = []
+        yield from _failsafe(job, piece, partial(_crown, job, rest))
+        for crowned in rest:
+            yield from _failsafe(job, crowned.images, partial(_lines, job, crowned, waiting))
 
-    def work(some: list[int]) -> list[Decided]:
-        result = bounded(job, some)
-        if result.open is not None:
-            opened.append(result.open)
-        return result.decided
 
-    decided = in_halves(images, work, lambda some, reason: [job.ledger.failed(image, reason) for image in some])
-    return decided, opened
+def _failsafe(job: Job, images: list[int], work: Callable[[list[int]], list[Decided]]) -> list[Decided]:
+    return in_halves(images, work, lambda some, reason: [job.ledger.failed(image, reason) for image in some])
+
+
+def _crown(job: Job, rest: list[Crowned], images: list[int]) -> list[Decided]:
+    decided, crowned = crown(job, images)
+    if crowned.images:
+        rest.append(crowned)
+    return decided
+
+
+def _lines(job: Job, crowned: Crowned, waiting: list[Opened], images: list[int]) -> list[Decided]:
+    found = optimised(job, crowned.at([crowned.images.index(image) for image in images]))
+    if found.open is not None:
+        waiting.append(found.open)
+    return found.decided
 
 
 def _rechecked(job: Job, watch: Watch | None) -> Iterator[Decided]:
     """Proofs are repeated from the start in double precision; an image whose proof does not repeat is "unknown".
 
-    The box is built anew from the pixels in double precision, the attack and the search for counterexamples are left
-    out, and the image gets its whole time budget again.
+    The box is built anew from the pixels in double precision, and the attack and the search for counterexamples are
+    left out. The image's limit of time counts both proofs.
     """
     verified: list[Decided] = []
     for image, verdict in _proofs(job, watch):
@@ -92,17 +133,21 @@ def _rechecked(job: Job, watch: Watch | None) -> Iterator[Decided]:
     index = job.index([image for image, _ in verified])
     settings = replace(job.settings, recheck="none", attack_restarts=0, search_every=0)
     model = copy.deepcopy(job.model).double()
-    again = Job.of(model, job.x[index].double(), job.y[index], job.exact_eps[index], job.low, job.high, settings)
-    again.ledger.began = job.ledger.began
+    x, eps, began = job.x[index].double(), job.eps[index], job.ledger.began
+    if job.low is not None or job.high is not None:
+        x = x.clamp(job.low, job.high)  # the model's type may have rounded an end of the range
+    again = Job.of(model, x, job.y[index], eps, job.low, job.high, settings, began)
+    again.ledger.spent = [job.ledger.spent[image] for image, _ in verified]
     for place, repeated in _proofs(again, watch):
         image, verdict = verified[place]
         seconds, subproblems = verdict.seconds + repeated.seconds, verdict.subproblems + repeated.subproblems
         if repeated.status == "verified":
             yield image, replace(verdict, seconds=seconds, subproblems=subproblems, margin=repeated.margin)
         else:
+            reason = "timeout" if repeated.reason == "timeout" else "recheck"
             yield (
                 image,
                 Verdict(
-                    "unknown", "recheck", None, repeated.margin, seconds, verdict.method, subproblems, verdict.unstable
+                    "unknown", reason, None, repeated.margin, seconds, verdict.method, subproblems, verdict.unstable
                 ),
             )

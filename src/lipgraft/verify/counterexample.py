@@ -1,44 +1,34 @@
-"""Nothing is called a counterexample before the original model has misclassified it, inside the box."""
+"""A short attack from points that a bound names."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lipgraft.attack import ascend
-from lipgraft.attack.methods import pgd_steps, target_margin
-from lipgraft.network import call, evaluated, full_precision
-
-
-@torch.no_grad()
-def replay(model: nn.Module, point: Tensor, y: int, low: Tensor, high: Tensor) -> tuple[Tensor, float] | None:
-    """The point (on the CPU) and its margin if the model, given this point alone, takes it for another class than y.
-
-    point, low, high: (*shape). A point outside the box or with logits that are not finite is none.
-    """
-    if not bool(((point >= low) & (point <= high)).all()):
-        return None
-    with evaluated(model), full_precision():
-        logits = call(model, point[None])[0]
-    if not bool(torch.isfinite(logits).all()) or int(logits.argmax()) == y:
-        return None
-    others = torch.cat([logits[:y], logits[y + 1 :]])
-    return point.detach().cpu().clone(), float(logits[y] - others.max())
+from lipgraft.attack.ascent import ascend
+from lipgraft.attack.methods import pgd_steps, target_margin, worst_margin
+from lipgraft.bounds.memory import Late
+from lipgraft.network import call, evaluated
+from lipgraft.verify.job import Job
 
 
 def short_attack(
-    model: nn.Module, start: Tensor, y: Tensor, target: Tensor, low: Tensor, high: Tensor, steps: int
-) -> Tensor:
-    """A short targeted ascent from given points of boxes. start, low, high: (B, *shape); y, target: (B,)."""
-    radius = (high - low) / 2
-    with evaluated(model, freeze=True):
+    job: Job, images: Tensor, start: Tensor, target: Tensor, steps: int, late: Late
+) -> tuple[Tensor, Tensor]:
+    """A targeted ascent inside the images' boxes: the last points and their margins, (B, *shape) and (B,).
+
+    images, target: (B,), the image and the class of each start (B, *shape).
+    """
+    low, high, y = job.inner.lower[images], job.inner.upper[images], job.y[images]
+    with evaluated(job.model, freeze=True):
         point, _ = ascend(
-            model,
+            lambda x: call(job.model, x),
             start,
             low,
             high,
             lambda logits: target_margin(logits, y, target),
-            eps=radius,
+            eps=(high - low) / 2,
             steps=pgd_steps(steps, None),
+            late=late,
         )
-    return point
+    return point, -torch.nan_to_num(worst_margin(job.logits(point), y), nan=-torch.inf)

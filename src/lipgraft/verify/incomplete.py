@@ -11,10 +11,10 @@ from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.memory import Late
 from lipgraft.bounds.numerics import guard_lower, proved
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.verify.bounding import Bounding, corner
-from lipgraft.verify.counterexample import replay
 from lipgraft.verify.job import Job
 from lipgraft.verify.layout import Layout, piecewise_linear
 from lipgraft.verify.ledger import Decided
@@ -27,6 +27,26 @@ from lipgraft.verify.round import margin_at
 from lipgraft.verify.subproblems import Subproblems
 
 
+@dataclass(frozen=True, eq=False)
+class Crowned:
+    """Images that CROWN leaves open. target: (B, S), the wrong classes; C: (B, S, classes); margins: (B, S)."""
+
+    images: list[int]
+    prepared: Prepared
+    target: Tensor
+    C: Tensor
+    margins: Tensor
+
+    def at(self, places: list[int]) -> Crowned:
+        """Some of the images."""
+        some = torch.tensor(places, dtype=torch.int64, device=self.margins.device)
+        intervals: list[Interval] = [(lower[some], upper[some]) for lower, upper in self.prepared.intervals]
+        lines = {i: line.at(some) for i, line in self.prepared.lines.items()}  # type: ignore[arg-type]
+        prepared = Prepared(self.prepared.network, self.prepared.box[some], intervals, lines)
+        images = [self.images[place] for place in places]
+        return Crowned(images, prepared, self.target[some], self.C[some], self.margins[some].clone())
+
+
 @dataclass
 class Bounded:
     """decided: final verdicts; open: the images that are left for branch and bound, if any."""
@@ -36,44 +56,53 @@ class Bounded:
 
 
 @torch.no_grad()
-def bounded(job: Job, images: list[int]) -> Bounded:
-    """CROWN for all images, optimised lines for the margins that CROWN leaves open."""
-    out = Bounded()
-    ledger, settings = job.ledger, job.settings
+def crown(job: Job, images: list[int]) -> tuple[list[Decided], Crowned]:
+    """All margins of the images by CROWN: what that decides, and the rest."""
+    ledger, late = job.ledger, job.limit(images)
     with ledger.share(images):
         index = job.index(images)
-        prepared = prepare(job.network, job.box[index])
+        prepared = prepare(job.network, job.box[index], late=late)
         target, C = other_classes(job.y[index], job.network.output_shape[0], job.x.dtype)
         margins = guard_lower(bound_specification(prepared, C[:, None], METHODS["crown"][1], AlphaSettings())[:, 0])
         _note(job, images, margins, "crown")
         for image, share in zip(images, unstable_share(prepared).tolist(), strict=True):
             ledger.unstable[image] = share
-        done = proved(margins).all(1)
-        finite = _finite(prepared) & torch.isfinite(margins).all(1)
-    flags = list(zip(images, done.tolist(), finite.tolist(), strict=True))
-    out.decided += [ledger.verdict(image, "verified") for image, is_done, _ in flags if is_done]
-    reason = "the bounds are not finite: the network's numbers are too large"
-    out.decided += [
-        ledger.verdict(image, "error", reason=reason) for image, is_done, ok in flags if not (is_done or ok)
-    ]
-    rest = [place for place, (_, is_done, ok) in enumerate(flags) if ok and not is_done]
-    if not rest:
-        return out
-    some = torch.tensor(rest, device=job.x.device)
-    remaining = [images[place] for place in rest]
+        done = proved(margins).all(1).tolist()
+        finite = (_finite(prepared) & torch.isfinite(margins).all(1)).tolist()
+    over = late()
+    decided: list[Decided] = []
+    rest: list[int] = []
+    for place, image in enumerate(images):
+        if done[place]:
+            decided.append(ledger.verdict(image, "verified"))
+        elif over:
+            decided.append(ledger.verdict(image, "unknown", reason="timeout"))
+        elif not finite[place]:
+            reason = "the bounds are not finite: the network's numbers are too large"
+            decided.append(ledger.verdict(image, "error", reason=reason))
+        else:
+            rest.append(place)
+    return decided, Crowned(images, prepared, target, C, margins).at(rest)
+
+
+@torch.no_grad()
+def optimised(job: Job, crowned: Crowned) -> Bounded:
+    """Optimised lines for the margins that CROWN leaves open."""
     if not piecewise_linear(job.network):
-        out.decided += _by_alpha_alone(job, remaining, prepared, some, C, margins)
-        return out
-    with ledger.share(remaining):
-        intervals = [(lower[some], upper[some]) for lower, upper in prepared.intervals]
-        box = (job.box.lower[index[some]], job.box.upper[index[some]])
+        return Bounded(_by_alpha_alone(job, crowned))
+    images, settings = crowned.images, job.settings
+    late = job.limit(images)
+    with job.ledger.share(images):
+        index = job.index(images)
+        box = (job.box.lower[index], job.box.upper[index])
+        inner = (job.inner.lower[index], job.inner.upper[index])
         steps = Steps(settings.refine_iterations, settings.lr_root, settings.lr_beta, settings.decay)
-        intervals = refine(job.network, intervals, box, settings.refine, steps, settings.batch, job.late)
-        roots = Roots.of(Layout.of(job.network, job.network.output), intervals, index[some], job.y[index[some]], box)
-        margins = margins[some]
-        sub, broken = _optimised(job, remaining, roots, target[some], margins)
-    _sort(job, remaining, roots, sub, margins, broken, out)
-    return out
+        intervals = refine(job.network, crowned.prepared.intervals, box, settings.refine, steps, settings.batch, late)
+        layout = Layout.of(job.network, job.network.output)
+        roots = Roots.of(layout, intervals, index, job.y[index], box, inner)
+        margins = crowned.margins
+        sub, broken = _margins(job, images, roots, crowned.target, margins, late)
+    return _sorted(job, images, roots, sub, margins, broken)
 
 
 def other_classes(y: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -97,17 +126,17 @@ Broken = dict[int, tuple[Tensor, float]]
 """Counterexample and margin of images, by their place in a list."""
 
 
-def _optimised(
-    job: Job, images: list[int], roots: Roots, target: Tensor, margins: Tensor
+def _margins(
+    job: Job, images: list[int], roots: Roots, target: Tensor, margins: Tensor, late: Late
 ) -> tuple[Subproblems, Broken]:
     """Optimise the lines of every margin that is not proved; margins (B, S) is improved in place.
 
-    When the run's time is over, the margins that are left only get a bound with the lines that they start from.
+    When the time is over, the margins that are left keep CROWN's bounds and lines.
     """
     settings = job.settings
     image, row = torch.nonzero(~proved(margins), as_tuple=True)
     steps = Steps(settings.alpha_iterations, settings.lr_root, settings.lr_beta, settings.decay)
-    early = job.x.device.type == "cpu"
+    on_cpu = job.x.device.type == "cpu"
     parts: list[Subproblems] = []
     broken: Broken = {}
     size = fitting(roots.layout, job.x.device, job.x.dtype, settings.batch)
@@ -116,21 +145,22 @@ def _optimised(
         none = where.new_zeros(len(some), 0)
         bare = none.to(margins.dtype)
         bounding = Bounding(roots, where, roots.margins(where, goal), none, bare)
-        steps = replace(steps, iterations=0) if job.late() else steps
-        found = optimise(bounding, bounding.start(), bare, steps, early=early)
-        bound = torch.maximum(found.bound, margins[where, row[some]])
-        margins[where, row[some]] = bound
-        parts.append(Subproblems(where, goal, bound, found.alpha, torch.zeros_like(where), none, bare, bare))
-        point = corner(roots, where, found.rows)
-        broken |= _confirmed(job, roots, where, point, margin_at(roots, where, point))
+        alpha, bound = bounding.start(), margins[where, row[some]]
+        if not late():
+            # On a GPU a look at the clock in every step would make it wait.
+            found = optimise(bounding, alpha, bare, steps, early=on_cpu, late=late if on_cpu else None)
+            alpha, bound = found.alpha, torch.maximum(found.bound, bound)
+            margins[where, row[some]] = bound
+            point = corner(roots, where, found.rows)
+            broken |= _confirmed(job, images, where, point, margin_at(roots, where, point))
+        parts.append(Subproblems(where, goal, bound, alpha, torch.zeros_like(where), none, bare, bare))
     _note(job, images, margins, "alpha-crown")
     return Subproblems.cat(parts), broken
 
 
-def _sort(
-    job: Job, images: list[int], roots: Roots, sub: Subproblems, margins: Tensor, broken: Broken, out: Bounded
-) -> None:
+def _sorted(job: Job, images: list[int], roots: Roots, sub: Subproblems, margins: Tensor, broken: Broken) -> Bounded:
     """Verdicts for images that are broken or proved; the others, with their unproved margins, stay open."""
+    out = Bounded()
     done = proved(margins).all(1).tolist()
     for place, image in enumerate(images):
         if place in broken:
@@ -144,36 +174,35 @@ def _sort(
         floor = torch.where(proved(margins), margins, torch.inf).amin(1)[keep]
         chosen = sub.at(keep[sub.image] & ~proved(sub.bound))
         out.open = Opened(roots.at(keep), replace(chosen, image=(keep.cumsum(0) - 1)[chosen.image]), floor)
+    return out
 
 
-def _confirmed(job: Job, roots: Roots, image: Tensor, point: Tensor, margin: Tensor) -> Broken:
+def _confirmed(job: Job, images: list[int], image: Tensor, point: Tensor, margin: Tensor) -> Broken:
     """The images that have a point of negative margin which the model misclassifies indeed."""
     out: Broken = {}
     for row in torch.nonzero(margin < 0).flatten().tolist():
         place = int(image[row])
         if place not in out:
-            seen = replay(job.model, point[row], int(roots.y[place]), roots.low[place], roots.high[place])
+            seen = job.replay(images[place], point[row])
             if seen is not None:
                 out[place] = seen
     return out
 
 
-def _by_alpha_alone(
-    job: Job, images: list[int], prepared: Prepared, some: Tensor, C: Tensor, margins: Tensor
-) -> list[Decided]:
+def _by_alpha_alone(job: Job, crowned: Crowned) -> list[Decided]:
     """Sigmoid and tanh have no kink to split at: optimised lines prove the rest or leave a gap."""
-    settings = job.settings
+    settings, images = job.settings, crowned.images
+    late = job.limit(images)
     with job.ledger.share(images):
-        intervals: list[Interval] = [(lower[some], upper[some]) for lower, upper in prepared.intervals]
-        lines = {i: line.at(some) for i, line in prepared.lines.items()}  # type: ignore[arg-type]
-        chosen = Prepared(prepared.network, prepared.box[some], intervals, lines)
         alpha = AlphaSettings(iterations=settings.alpha_iterations, lr=settings.lr_root, decay=settings.decay)
-        found = guard_lower(bound_specification(chosen, C[some][:, None], METHODS["alpha-crown"][1], alpha)[:, 0])
-        best = torch.maximum(found, margins[some])
+        method = METHODS["alpha-crown"][1]
+        found = guard_lower(bound_specification(crowned.prepared, crowned.C[:, None], method, alpha, late)[:, 0])
+        best = torch.maximum(found, crowned.margins)
         _note(job, images, best, "alpha-crown")
         done = proved(best).all(1).tolist()
+    reason = "timeout" if late() else "gap"
     return [
-        job.ledger.verdict(image, "verified") if ok else job.ledger.verdict(image, "unknown", reason="gap")
+        job.ledger.verdict(image, "verified") if ok else job.ledger.verdict(image, "unknown", reason=reason)
         for image, ok in zip(images, done, strict=True)
     ]
 

@@ -4,11 +4,13 @@ With the activation pattern fixed, every split pre-activation is a_k x + b_k, wi
 margin is c x + d. The program min c x + d + M t over the box with g(x) <= t, t >= 0 always has a solution. Its
 multipliers beta, with sum(beta) <= M, give the dual bound min over the box of c x + d + beta g(x), which is evaluated
 here in double precision: a proof does not rest on the solver's word. If no input satisfies the splits, t > 0 makes the
-bound as large as M allows.
+bound as large as M allows. The solver's tolerances are absolute, so it sees a scaled program: the box becomes [-1, 1],
+and every row and the cost are divided by how much they vary there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +24,15 @@ from lipgraft.verify.bounding import clamped
 from lipgraft.verify.roots import Roots
 from lipgraft.verify.subproblems import Subproblems
 
-PENALTY = 1e4  # M, times the size of the margin's coefficients
+PENALTY = 1e4  # M in the scaled program, where the margin varies by 1
+PIECE = 64  # unit vectors that go through the network between two looks at the clock
 Array = np.ndarray
+Left = Callable[[], float]
+"""Seconds that are left; 0 or less: none."""
+
+
+class OutOfTimeError(Exception):
+    """The clock ran out before a leaf was solved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,78 +43,106 @@ class Leaf:
     point: Tensor
 
 
-def solve_leaf(roots: Roots, sub: Subproblems, row: int, size: int) -> Leaf | None:
-    """Bound subproblem `row` of a batch exactly; None when the program would have more than `size` entries."""
+def solve_leaf(roots: Roots, sub: Subproblems, row: int, size: int, left: Left = lambda: float("inf")) -> Leaf | None:
+    """Bound subproblem `row` of a batch exactly; None when the program would have more than `size` entries.
+
+    OutOfTimeError when no time is left before it is solved.
+    """
     image = sub.image[row : row + 1]
     neuron, sign = sub.neuron[row : row + 1], sub.sign[row : row + 1]
     inputs = roots.low[0].numel()
     if inputs * (int((sign != 0).sum()) + 1) > size or inputs * roots.layout.size > 64 * size:
         return None
     lower, _ = clamped(roots.lower[image], roots.upper[image], neuron, sign)
-    matrix, offset, margin, constant = _affine(roots, image, sub.target[row : row + 1], lower)
     split = sign[0] != 0
-    kept, signs = neuron[0][split].cpu().numpy(), sign[0][split].double().cpu().numpy()
+    matrix, offset, margin, constant = _affine(roots, image, sub.target[row : row + 1], lower, neuron[0][split], left)
+    signs = sign[0][split].double().cpu().numpy()
     # z >= 0 (sign +1) reads -z <= 0.
-    g, h = -signs[:, None] * matrix[kept], -signs * offset[kept]
+    g, h = -signs[:, None] * matrix, -signs * offset
     low, high = (end[image][0].flatten().double().cpu().numpy() for end in (roots.low, roots.high))
-    bound, x = _program(g, h, margin, constant, low, high)
+    bound, x = _program(g, h, margin, constant, low, high, left)
     point = torch.from_numpy(x).to(roots.low).reshape(roots.low.shape[1:])
-    point = torch.minimum(torch.maximum(point, roots.low[image][0]), roots.high[image][0])
-    return Leaf(bound, point)
+    inner = roots.inner[0][image][0], roots.inner[1][image][0]
+    return Leaf(bound, torch.minimum(torch.maximum(point, inner[0]), inner[1]))
 
 
-def _program(g: Array, h: Array, c: Array, d: float, low: Array, high: Array) -> tuple[float, Array]:
+def _program(
+    g: Array, h: Array, c: Array, d: float, low: Array, high: Array, left: Left = lambda: float("inf")
+) -> tuple[float, Array]:
     """min c x + d over low <= x <= high with g x + h <= 0: a proved lower bound of it, and a minimiser."""
-    scale = max(float(np.abs(c).max(initial=0.0)), 1e-12)
     if len(g) == 0:
         return float(d + np.minimum(c * low, c * high).sum()), np.where(c > 0, low, high)
-    rows = np.concatenate([g, -np.ones((len(g), 1))], 1)
-    cost = np.append(c / scale, PENALTY)
-    limits = np.stack([np.append(low, 0.0), np.append(high, np.inf)], 1)
-    solved = linprog(cost, rows, -h, bounds=limits, method="highs")
-    if solved.x is None:
+    centre, radius = (low + high) / 2, (high - low) / 2
+    cost, rows = c * radius, g * radius
+    limits = -(h + g @ centre)
+    scale = _size(np.abs(cost).sum())
+    sizes = _size(np.abs(rows).sum(1))
+    solved = linprog(
+        np.append(cost / scale, PENALTY),
+        np.concatenate([rows / sizes[:, None], -np.ones((len(g), 1))], 1),
+        limits / sizes,
+        bounds=[(-1.0, 1.0)] * len(c) + [(0.0, None)],
+        method="highs",
+        options={"time_limit": max(left(), 1e-3)},
+    )
+    if left() <= 0:
+        raise OutOfTimeError
+    if solved.status != 0:
         return -np.inf, np.where(c > 0, low, high)
-    beta = np.maximum(-solved.ineqlin.marginals, 0.0) * scale
+    beta = np.maximum(-solved.ineqlin.marginals, 0.0) * scale / sizes
     slope = c + beta @ g
     dual = d + beta @ h + np.minimum(slope * low, slope * high).sum()
-    return float(dual), np.clip(solved.x[:-1], low, high)
+    return float(dual), np.clip(centre + radius * solved.x[:-1], low, high)
 
 
-def _affine(roots: Roots, image: Tensor, target: Tensor, lower: Tensor) -> tuple[Array, Array, Array, float]:
-    """Pre-activations z = matrix x + offset on the flat axis, and the margin's coefficients and constant.
+def _size(variation: Array) -> Array:
+    """What to divide by; 1 for what does not vary at all."""
+    return np.where((variation > 0) & np.isfinite(variation), variation, 1.0)
 
-    lower: (1, N + 1), of a subproblem in which every neuron is stable.
+
+def _affine(
+    roots: Roots, image: Tensor, target: Tensor, lower: Tensor, kept: Tensor, left: Left
+) -> tuple[Array, Array, Array, float]:
+    """The pre-activations `kept`, z = matrix x + offset, and the margin's coefficients and constant.
+
+    lower: (1, N + 1), of a subproblem in which every neuron is stable. kept: (K,), on the flat axis.
 
     The network with fixed slopes is affine: its values at zero and at the unit vectors say everything.
     """
     layout = roots.layout
     network = layout.network.to(dtype=torch.float64)
-    shape = network.input_shape
     inputs = roots.low[0].numel()
-    points = torch.eye(inputs, dtype=torch.float64, device=lower.device)
-    x = torch.cat([torch.zeros_like(points[:1]), points]).view(-1, *shape)
     lows = layout.pieces(lower)
-    values: list[Tensor] = []
-    for i, node in enumerate(network.nodes):
-        if isinstance(node, Input):
-            values.append(x)
-        elif isinstance(node, Activation) and i in layout.places:
-            values.append(_line(node, values[node.inputs[0]], lows[i][0, 0]))
-        elif i > network.output:
-            values.append(x)  # nothing reads it
-        else:
-            values.append(evaluate_node(node, *(values[j] for j in node.inputs)))
+    row = roots.margins(image, target)[0, 0, 0].double()
 
-    def split(value: Tensor) -> tuple[Array, Array]:
-        flat = value.flatten(1).cpu().numpy()
-        return (flat[1:] - flat[0]).T, flat[0]
+    def values(x: Tensor) -> Tensor:
+        """The kept pre-activations and the margin at points: (P, inputs) -> (P, K + 1)."""
+        out: list[Tensor] = []
+        for i, node in enumerate(network.nodes):
+            if isinstance(node, Input):
+                out.append(x.view(-1, *network.input_shape))
+            elif isinstance(node, Activation) and i in layout.places:
+                out.append(_line(node, out[node.inputs[0]], lows[i][0, 0]))
+            elif i > network.output:
+                out.append(x)  # nothing reads it
+            else:
+                out.append(evaluate_node(node, *(out[j] for j in node.inputs)))
+        parts = [out[network.nodes[i].inputs[0]].flatten(1) for i in layout.places]
+        flat = torch.cat(parts, 1) if parts else x.new_zeros(len(x), 0)
+        return torch.cat([flat[:, kept], (out[network.output] @ row)[:, None]], 1)
 
-    parts = [split(values[network.nodes[i].inputs[0]]) for i in layout.places]
-    matrix = np.concatenate([m for m, _ in parts]) if parts else np.zeros((0, inputs))
-    offset = np.concatenate([b for _, b in parts]) if parts else np.zeros(0)
-    row = roots.margins(image, target)[0, 0, 0].double().cpu().numpy()
-    out, start = split(values[network.output])
-    return matrix, offset, row @ out, float(row @ start)
+    zero = torch.zeros(1, inputs, dtype=torch.float64, device=lower.device)
+    start = values(zero)
+    columns: list[Tensor] = []
+    for first in range(0, inputs, PIECE):
+        if left() <= 0:
+            raise OutOfTimeError
+        count = min(PIECE, inputs - first)
+        units = zero.repeat(count, 1)
+        units[torch.arange(count), torch.arange(first, first + count)] = 1.0
+        columns.append(values(units) - start)
+    matrix, offset = torch.cat(columns).T.cpu().numpy(), start[0].cpu().numpy()
+    return matrix[:-1], offset[:-1], matrix[-1], float(offset[-1])
 
 
 def _line(node: Activation, z: Tensor, lower: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -16,22 +16,33 @@ Decided = tuple[int, Verdict]
 
 
 class Ledger:
-    """Seconds, subproblems, margins and unstable shares by image."""
+    """Seconds, subproblems, margins and unstable shares by image.
 
-    def __init__(self, images: int, device: torch.device) -> None:
+    seconds: as verdicts report them, without the attack; spent: everything, which the limit counts.
+    """
+
+    def __init__(self, images: int, device: torch.device, began: float | None = None) -> None:
+        """began: when the whole call began, by time.perf_counter; by default now."""
         self.device = device
-        self.began = time.perf_counter()
+        self.began = time.perf_counter() if began is None else began
         self.seconds = [0.0] * images
+        self.spent = [0.0] * images
         self.subproblems = [0] * images
         self.margin: list[float | None] = [None] * images
         self.unstable: list[float | None] = [None] * images
         self.method: list[str | None] = [None] * images
 
     def now(self) -> float:
-        """Seconds since the start, after the device has done all it was asked to."""
+        """Seconds since the call began, after the device has done all it was asked to."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - self.began
+
+    def charge(self, images: Iterable[int], seconds: float) -> None:
+        """Charge this time to each of these images."""
+        for image in images:
+            self.seconds[image] += seconds
+            self.spent[image] += seconds
 
     @contextmanager
     def share(self, images: list[int]) -> Iterator[None]:
@@ -40,9 +51,12 @@ class Ledger:
         try:
             yield
         finally:
-            spent = (self.now() - start) / max(len(images), 1)
-            for image in images:
-                self.seconds[image] += spent
+            self.charge(images, (self.now() - start) / max(len(images), 1))
+
+    def before_proofs(self, images: list[int]) -> None:
+        """From here on an image's time is the verifier's own; its limit still counts what the attack took."""
+        for image in images:
+            self.seconds[image] = 0.0
 
     def verdict(
         self,

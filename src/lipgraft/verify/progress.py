@@ -16,10 +16,12 @@ from lipgraft.verify.store import Row
 class Progress:
     """Counts of a run, shown on a terminal's standard error while it goes on."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, limit: float | None = None) -> None:
+        """limit: seconds after which the run ends by itself, if it has such a limit."""
+        self._limit = limit
         self._console = console or Console(stderr=True)
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
-        self.total, self.new, self.subproblems = 0, 0, 0
+        self.total, self.subproblems = 0, 0
         self.counts: Counter[str] = Counter()
         self.began = self.branching = time.monotonic()
 
@@ -40,7 +42,6 @@ class Progress:
         self._show()
 
     def decided(self, row: Row) -> None:
-        self.new += 1
         self.counts[row.verdict.status] += 1
         self._show()
 
@@ -51,7 +52,10 @@ class Progress:
         self._show()
 
     def line(self) -> str:
-        """decided / all, by status, speed of branch and bound, time left at the speed so far."""
+        """decided / all, by status, speed of branch and bound, time so far and at most.
+
+        How long the open images will take cannot be told from those that ended: they are open because they are hard.
+        """
         done, now = self.counts.total(), time.monotonic()
         parts = [
             f"decided {done}/{self.total}",
@@ -61,11 +65,14 @@ class Progress:
         ]
         if self.subproblems and now > self.branching:
             parts.append(f"{self.subproblems / (now - self.branching):,.0f} subproblems/s")
-        if self.new:
-            left = (now - self.began) / self.new * (self.total - done)
-            parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")
+        spent = _clock(now - self.began)
+        parts.append(spent if self._limit is None else f"{spent} of at most {_clock(self._limit)}")
         return " | ".join(parts)
 
     def _show(self) -> None:
         if self._live.is_started:
             self._live.update(Text(self.line()))
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -70,6 +70,7 @@ def _refined(
     image, neuron = torch.nonzero(wanted, as_tuple=True)
     if roots.open.shape[1] == 0 or len(image) == 0:
         return intervals[target]
+    inside = late if lower.device.type == "cpu" else None  # a GPU would have to wait in every step
     for end, side in ((lower, 1.0), (upper, -1.0)):
         for part in torch.split(torch.arange(len(image), device=image.device), _fit(layout, lower, most)):
             if late():
@@ -78,7 +79,7 @@ def _refined(
             rows = lower.new_zeros(len(part), end.shape[1]).scatter_(1, which[:, None], side)
             none = neuron.new_zeros(len(part), 0)
             bounding = Bounding(roots, where, rows.view(-1, 1, 1, *shape), none, none.to(rows.dtype))
-            found = optimise(bounding, bounding.start(), none.to(rows.dtype), steps).bound * side
+            found = optimise(bounding, bounding.start(), none.to(rows.dtype), steps, late=inside).bound * side
             best = torch.maximum if side > 0 else torch.minimum
             end[where, which] = best(end[where, which], found)
     return lower.view(-1, *shape), upper.view(-1, *shape)

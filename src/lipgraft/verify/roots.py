@@ -18,7 +18,8 @@ from lipgraft.verify.layout import Layout
 class Roots:
     """I images. number: (I,), the image's place in the caller's batch; y: (I,), its class.
 
-    low, high: (I, *input shape), the box; root: its image at the input-like root, each (I, *root shape).
+    low, high: (I, *input shape), the box; root: its image at the input-like root, each (I, *root shape). inner: the
+    box for counterexamples, which lies inside.
     lower, upper: (I, N + 1), pre-activation bounds on the layout's flat axis, zero in the last column.
     open: (I, U), the neurons that a split can help (unstable, not grafted), filled up with N.
     """
@@ -29,6 +30,7 @@ class Roots:
     low: Tensor
     high: Tensor
     root: Interval
+    inner: Interval
     lower: Tensor
     upper: Tensor
     open: Tensor
@@ -37,8 +39,15 @@ class Roots:
         return len(self.number)
 
     @staticmethod
-    def of(layout: Layout, intervals: Sequence[Interval], number: Tensor, y: Tensor, box: Interval) -> Roots:
-        """intervals: of every node of the network, as `bounds.crown.Prepared` holds them."""
+    def of(
+        layout: Layout,
+        intervals: Sequence[Interval],
+        number: Tensor,
+        y: Tensor,
+        box: Interval,
+        inner: Interval | None = None,
+    ) -> Roots:
+        """intervals: of every node of the network, as `bounds.crown.Prepared` holds them. inner: by default the box."""
         nodes = {i: layout.activation(i) for i in layout.places}
         pre = {i: intervals[node.inputs[0]] for i, node in nodes.items()}
         lower, upper, loose = box[0].new_zeros(len(y), 0), box[0].new_zeros(len(y), 0), None
@@ -53,6 +62,7 @@ class Roots:
             low=box[0],
             high=box[1],
             root=intervals[layout.path.root],
+            inner=box if inner is None else inner,
             lower=F.pad(lower, (0, 1)),
             upper=F.pad(upper, (0, 1)),
             open=number.new_zeros(len(y), 0) if loose is None else _positions(loose),
@@ -74,6 +84,7 @@ class Roots:
             low=join("low"),
             high=join("high"),
             root=(torch.cat([p.root[0] for p in parts]), torch.cat([p.root[1] for p in parts])),
+            inner=(torch.cat([p.inner[0] for p in parts]), torch.cat([p.inner[1] for p in parts])),
             lower=join("lower"),
             upper=join("upper"),
             open=torch.cat([F.pad(p.open, (0, width - p.open.shape[1]), value=size) for p in parts]),
@@ -84,6 +95,7 @@ class Roots:
         return replace(
             self,
             root=(self.root[0][images], self.root[1][images]),
+            inner=(self.inner[0][images], self.inner[1][images]),
             **{name: getattr(self, name)[images] for name in ("number", "y", "low", "high", "lower", "upper", "open")},
         )
 

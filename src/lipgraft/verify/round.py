@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lipgraft.attack.methods import worst_margin
+from lipgraft.bounds.memory import Late
 from lipgraft.network import evaluate
 from lipgraft.verify.bounding import Bounding, corner
 from lipgraft.verify.branching import Neurons, branching_named
@@ -59,11 +61,11 @@ class Round:
     def bounding(self, sub: Subproblems) -> Bounding:
         return Bounding(self.roots, sub.image, self.roots.margins(sub.image, sub.target), sub.neuron, sub.sign)
 
-    def leaf_bounds(self, leaves: Subproblems) -> Tensor:
-        """Bounds of fully split subproblems, whose multipliers alone are free: (B,)."""
+    def leaf_bounds(self, leaves: Subproblems, late: Late) -> Tensor:
+        """Bounds of fully split subproblems, whose multipliers alone are free: (B,). late: ends the optimisation."""
         settings = self.settings
         steps = Steps(settings.leaf_iterations, settings.lr_alpha, settings.lr_beta, settings.decay)
-        found = optimise(self.bounding(leaves), leaves.alpha, leaves.beta, steps, early=self.early)
+        found = optimise(self.bounding(leaves), leaves.alpha, leaves.beta, steps, early=self.early, late=late)
         return torch.maximum(found.bound, leaves.bound)
 
     def decide(self, parents: Subproblems) -> Tensor:
@@ -103,8 +105,7 @@ def margin_at(roots: Roots, image: Tensor, point: Tensor) -> Tensor:
     """The true logit minus the largest other one at points (B, *input shape) of the images (B,): (B,)."""
     network = roots.layout.network
     logits = evaluate(network, point)[network.output]
-    y = roots.y[image][:, None]
-    return logits.gather(1, y).squeeze(1) - logits.scatter(1, y, -torch.inf).amax(1)
+    return -worst_margin(logits, roots.y[image])
 
 
 def _pick(table: Tensor, column: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from lipgraft.settings import setting
 class VerifySettings:
     """How an image is attacked, bounded and branched, and when the verifier gives up."""
 
-    timeout: float = setting(300.0, "Seconds of device time that one image may take after the attack.")
+    timeout: float = setting(300.0, "Seconds of device time that one image may take, at most half of them attacked.")
     total_seconds: float | None = setting(
-        None, "Wall time after which all open images end as timeouts; none: no limit."
+        None, "Wall time, from the call on, after which all open images end as timeouts; none: no limit."
     )
     max_subproblems: int | None = setting(
         None, "Subproblems after which an image ends undecided, whatever the clock says; none: no limit."
@@ -37,7 +37,12 @@ class VerifySettings:
     branching: str = setting("intercept", "How the neuron to split is chosen: a key of BRANCHING.")
     candidates: int = setting(3, "Neurons that the filtered branching tries by one bounding step.")
     batch: int = setting(4096, "Subproblems bounded at once, at most; less where memory is short.")
-    pool_gigabytes: float = setting(8.0, "Memory for open subproblems; beyond it the image with most of them ends.")
+    pool_gigabytes: float | None = setting(
+        None, "Device memory for open subproblems; none: 40 % of what is free. Beyond it they move to the host."
+    )
+    spill_gigabytes: float | None = setting(
+        None, "Host memory for them; none: 40 % of what is free beside a GPU. Beyond both, images end for memory."
+    )
     capture: bool = setting(True, "Replay the bounding step as a CUDA graph; a CPU ignores it.")
     search_every: int = setting(8, "Rounds of branching between two short attacks from subproblems; 0: none.")
     search_steps: int = setting(20, "Steps of such a short attack.")
@@ -47,12 +52,16 @@ class VerifySettings:
     seed: int = setting(0, "Seed of the attack's random starts.")
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "lr_root", "lr_alpha", "lr_beta", "decay", "pool_gigabytes"):
+        for name in ("timeout", "lr_root", "lr_alpha", "lr_beta", "decay"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise SettingsError(f"{name} must be a finite number > 0, got {value}.")
         if self.total_seconds is not None and not self.total_seconds > 0:
             raise SettingsError(f"total_seconds must be > 0 or none, got {self.total_seconds}.")
+        if self.pool_gigabytes is not None and not 0 < self.pool_gigabytes < math.inf:
+            raise SettingsError(f"pool_gigabytes must be a finite number > 0 or none, got {self.pool_gigabytes}.")
+        if self.spill_gigabytes is not None and not 0 <= self.spill_gigabytes < math.inf:
+            raise SettingsError(f"spill_gigabytes must be a finite number >= 0 or none, got {self.spill_gigabytes}.")
         if self.max_subproblems is not None and self.max_subproblems < 0:
             raise SettingsError(f"max_subproblems must be at least 0 or none, got {self.max_subproblems}.")
         for name in ("images", "attack_steps", "candidates", "search_steps"):

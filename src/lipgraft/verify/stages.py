@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
+from lipgraft.attack.methods import misclassified, worst_margin
 from lipgraft.attack.search import default_batch, search
 from lipgraft.bounds.numerics import proved
 from lipgraft.inputs import seeded
-from lipgraft.network import agree, call, evaluated
-from lipgraft.verify.counterexample import replay
+from lipgraft.network import agree
 from lipgraft.verify.job import Job
 from lipgraft.verify.ledger import Decided
+from lipgraft.verify.memory import affordable
+
+ATTACK_SHARE = 0.5
+"""The share of its time that an image may be attacked for; the rest is for proofs."""
 
 
 @dataclass
@@ -23,26 +29,29 @@ class Sorted:
     rest: list[int] = field(default_factory=list)
 
 
-@torch.no_grad()
 def clean(job: Job, images: list[int]) -> Sorted:
     """Misclassified images are falsified by themselves; over a point (eps 0) the margin at the point decides."""
     out = Sorted()
     ledger = job.ledger
-    with ledger.share(images), evaluated(job.model):
+    with ledger.share(images):
         index = job.index(images)
         agree(job.network, job.model, job.box[index])
-        logits = torch.cat([call(job.model, part) for part in torch.split(job.x[index], default_batch(job.x.device))])
-        y = job.y[index][:, None]
-        margin = logits.gather(1, y).squeeze(1) - logits.scatter(1, y, -torch.inf).amax(1)
+        logits = job.logits(job.x[index])
+        margin = -worst_margin(logits, job.y[index])
         sound = torch.isfinite(logits).all(1) & job.finite[index]
-        right = logits.argmax(1) == y.squeeze(1)
-        columns = (margin, sound, right, proved(margin), (job.box.lower == job.box.upper)[index].flatten(1).all(1))
+        columns = (
+            margin,
+            sound,
+            misclassified(-margin),
+            proved(margin),
+            (job.box.lower == job.box.upper)[index].flatten(1).all(1),
+        )
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    for image, (value, is_sound, is_right, is_proved, is_point) in zip(images, rows, strict=True):
+    for image, (value, is_sound, is_wrong, is_proved, is_point) in zip(images, rows, strict=True):
         if not is_sound:
             reason = "the image or its logits contain NaN or infinity"
             out.decided.append(ledger.verdict(image, "error", reason=reason))
-        elif not is_right:
+        elif is_wrong:
             point = job.x[image].cpu().clone()
             out.decided.append(
                 ledger.verdict(image, "falsified", method="misclassified", counterexample=point, margin=value)
@@ -59,41 +68,51 @@ def clean(job: Job, images: list[int]) -> Sorted:
 
 def attacked(job: Job, images: list[int]) -> Sorted:
     """What the attack breaks, and the model confirms, is falsified. The attack's time is not the verifier's."""
-    settings = job.settings
+    settings, ledger = job.settings, job.ledger
     if not settings.attack_restarts or not images:
-        _forget_time(job, images)
+        ledger.before_proofs(images)
         return Sorted(rest=list(images))
+    index = job.index(images)
+    found = search(
+        job.model,
+        job.x[index],
+        job.y[index],
+        job.eps[index],
+        settings.attack,
+        steps=settings.attack_steps,
+        restarts=settings.attack_restarts,
+        low=job.low,
+        high=job.high,
+        batch=affordable(job.network, job.x.device, 1, default_batch(job.x.device)),
+        generator=seeded(settings.seed + images[0], job.x.device),
+        charge=_charging(job, images),
+    )
     out = Sorted()
-    with job.ledger.share(images):
-        index = job.index(images)
-        generator = seeded(settings.seed + images[0], job.x.device)
-        found = search(
-            job.model,
-            job.x[index],
-            job.y[index],
-            job.eps[index],
-            settings.attack,
-            steps=settings.attack_steps,
-            restarts=settings.attack_restarts,
-            low=job.low,
-            high=job.high,
-            generator=generator,
-        )
-    broken = found.broken.tolist()
-    for place, image in enumerate(images):
-        seen = None
-        if broken[place]:
-            seen = replay(job.model, found.x[place], int(job.y[image]), job.box.lower[image], job.box.upper[image])
-        if seen is None:
-            out.rest.append(image)
-        else:
-            verdict = job.ledger.verdict(image, "falsified", method="pgd", counterexample=seen[0], margin=seen[1])
+    for place in torch.nonzero(found.broken).flatten().tolist():
+        seen = job.replay(images[place], found.x[place])
+        if seen is not None:
+            verdict = ledger.verdict(images[place], "falsified", method="pgd", counterexample=seen[0], margin=seen[1])
             out.decided.append(verdict)
-    _forget_time(job, out.rest)
+    decided = {image for image, _ in out.decided}
+    out.rest = [image for image in images if image not in decided]
+    if found.complete:
+        for image in out.rest:
+            ledger.method[image] = "pgd"
+    ledger.before_proofs(out.rest)
     return out
 
 
-def _forget_time(job: Job, images: list[int]) -> None:
-    """From here on the verifier's own time counts."""
-    for image in images:
-        job.ledger.seconds[image] = 0.0
+def _charging(job: Job, images: list[int]) -> Callable[[Tensor], bool]:
+    """Charges every step to the images that took it, and ends the attack when their time for it is over."""
+    late, last = job.limit(images, ATTACK_SHARE), job.ledger.now()
+
+    def charge(rows: Tensor) -> bool:
+        nonlocal last
+        now = job.ledger.now()
+        steps = torch.bincount(rows, minlength=len(images)).tolist()
+        for image, count in zip(images, steps, strict=True):
+            job.ledger.charge([image], (now - last) * count / len(rows))
+        last = now
+        return late()
+
+    return charge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -33,9 +34,16 @@ class Subproblems:
     def tensors(self) -> dict[str, Tensor]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def at(self, index: Tensor) -> Subproblems:
+    def at(self, index: Tensor | slice) -> Subproblems:
         """Some of the rows."""
         return Subproblems(**{name: t[index] for name, t in self.tensors().items()})
+
+    def to(self, device: torch.device | str) -> Subproblems:
+        return Subproblems(**{name: t.to(device) for name, t in self.tensors().items()})
+
+    def row_bytes(self) -> int:
+        """Memory of one row."""
+        return sum(math.prod(t.shape[1:]) * t.element_size() for t in self.tensors().values())
 
     @staticmethod
     def cat(parts: Sequence[Subproblems]) -> Subproblems:
@@ -45,9 +53,11 @@ class Subproblems:
     def widened(self, alphas: int, splits: int, size: int) -> Subproblems:
         """The same with room for this many alphas and splits; size: the neuron that stands for none."""
         more, deeper = alphas - self.alpha.shape[1], splits - self.neuron.shape[1]
+        wide = self if more == 0 else replace(self, alpha=F.pad(self.alpha, (0, more)))
+        if deeper == 0:
+            return wide
         return replace(
-            self,
-            alpha=F.pad(self.alpha, (0, more)),
+            wide,
             neuron=F.pad(self.neuron, (0, deeper), value=size),
             sign=F.pad(self.sign, (0, deeper)),
             beta=F.pad(self.beta, (0, deeper)),

@@ -15,7 +15,8 @@ BEFORE_THE_VERIFIER = ("misclassified", "pgd")
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """status: "verified" only with a proof, "falsified" only with a counterexample that was replayed.
+    """status: "verified" only with a proof, "falsified" only with a counterexample that was replayed. A tie of the true
+    logit with another one is neither.
 
     reason: None, or why the status is "unknown" ("timeout", "subproblems", "memory", "gap", "recheck") or "error" (a
     sentence).
