@@ -13,10 +13,11 @@ from lipgraft.report.results import (
     Published,
     RunResults,
 )
-from lipgraft.report.table import COLUMNS, headline, published_cell, rows, summary
+from lipgraft.report.table import COLUMNS, COUNTS, headline, heads, published_cell, rows, summary, texts
 
 __all__ = [
     "COLUMNS",
+    "COUNTS",
     "PUBLISHED",
     "Example",
     "ExampleVerdict",
@@ -28,6 +29,7 @@ __all__ = [
     "RunResults",
     "experiment_summary",
     "headline",
+    "heads",
     "markdown",
     "published",
     "published_cell",
@@ -35,4 +37,5 @@ __all__ = [
     "render_experiment",
     "rows",
     "summary",
+    "texts",
 ]

@@ -17,7 +17,6 @@ from lipgraft.verify.ledger import Decided
 from lipgraft.verify.memory import in_halves
 from lipgraft.verify.opened import Opened
 from lipgraft.verify.stages import Sorted, attacked, clean
-from lipgraft.verify.verdict import Verdict
 
 
 def cascade(job: Job, watch: Watch | None = None) -> Iterator[Decided]:
@@ -38,8 +37,11 @@ def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
     size = job.settings.images
     for first in range(0, len(job.x), size):
         named = _guarded(job, clean, list(range(first, min(first + size, len(job.x)))))
-        yield from named.decided
-        if job.late():
+        late = job.late()
+        # Where the attack has its turn, an image that needs none counts as attacked: RA is over both.
+        turn = not late and job.settings.attack_restarts > 0
+        yield from ((image, replace(verdict, attacked=turn)) for image, verdict in named.decided)
+        if late:
             yield from (job.ledger.verdict(image, "unknown", reason="timeout") for image in named.rest)
             continue
         survived = _guarded(job, attacked, named.rest)
@@ -103,9 +105,5 @@ def _rechecked(job: Job, watch: Watch | None) -> Iterator[Decided]:
         if repeated.status == "verified":
             yield image, replace(verdict, seconds=seconds, subproblems=subproblems, margin=repeated.margin)
         else:
-            yield (
-                image,
-                Verdict(
-                    "unknown", "recheck", None, repeated.margin, seconds, verdict.method, subproblems, verdict.unstable
-                ),
-            )
+            doubt = replace(verdict, status="unknown", reason="recheck", margin=repeated.margin)
+            yield image, replace(doubt, seconds=seconds, subproblems=subproblems)

@@ -26,6 +26,8 @@ class Ledger:
         self.margin: list[float | None] = [None] * images
         self.unstable: list[float | None] = [None] * images
         self.method: list[str | None] = [None] * images
+        self.correct: list[bool | None] = [None] * images
+        self.attacked = [False] * images
 
     def now(self) -> float:
         """Seconds since the start, after the device has done all it was asked to."""
@@ -65,6 +67,8 @@ class Ledger:
             method=self.method[image] if method is None else method,
             subproblems=self.subproblems[image],
             unstable=self.unstable[image],
+            correct=self.correct[image],
+            attacked=self.attacked[image],
         )
 
     def failed(self, image: int, reason: str) -> Decided:

@@ -37,6 +37,7 @@ def clean(job: Job, images: list[int]) -> Sorted:
         columns = (margin, sound, right, proved(margin), (job.box.lower == job.box.upper)[index].flatten(1).all(1))
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
     for image, (value, is_sound, is_right, is_proved, is_point) in zip(images, rows, strict=True):
+        ledger.correct[image] = is_sound and is_right
         if not is_sound:
             reason = "the image or its logits contain NaN or infinity"
             out.decided.append(ledger.verdict(image, "error", reason=reason))
@@ -79,6 +80,7 @@ def attacked(job: Job, images: list[int]) -> Sorted:
         )
     broken = found.broken.tolist()
     for place, image in enumerate(images):
+        job.ledger.attacked[image] = True
         seen = None
         if broken[place]:
             seen = replay(job.model, found.x[place], int(job.y[image]), job.box.lower[image], job.box.upper[image])
