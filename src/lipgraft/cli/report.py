@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lipgraft import pipeline
 from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, printable, say
-from lipgraft.report import RunResults, headline, heads, rows, summary, texts
+from lipgraft.report import RunResults, headline, heads, rows, summary, texts, undecided
 
 EPILOG = example("lipgraft report runs/quickstart", "lipgraft report runs/quickstart --json")
 
@@ -37,10 +37,11 @@ def show(results: RunResults, run: Path, json: bool) -> None:
     paper = " (in brackets: the paper)" if any(model.published for model in results.models) else ""
     table = Table("Model", title=Text(printable(f"{results.title}, eps {results.eps:.4g}{paper}")))
     for head in heads(results):
-        table.add_column(head, justify="right")
+        table.add_column(head.replace(" of ", "\nof "), justify="right")
     for row in rows(results):
         table.add_row(*(Text(printable(text)) for text in (row.model.title, *texts(results, row))))
     console = Console()
     console.print(table)
-    console.print(printable(headline(results)), markup=False, highlight=False)
+    for sentence in (undecided(results), headline(results)):
+        console.print(printable(sentence), markup=False, highlight=False)
     say(f"Report: {page.resolve()}")

@@ -29,7 +29,16 @@ from lipgraft.cli.common import (
     say,
 )
 from lipgraft.errors import SettingsError
-from lipgraft.report import COLUMNS, ExperimentResults, experiment_summary, heads, published_cell, rows, texts
+from lipgraft.report import (
+    COLUMNS,
+    ExperimentResults,
+    experiment_summary,
+    heads,
+    published_cell,
+    rows,
+    texts,
+    undecided,
+)
 
 EPILOG = example(
     "lipgraft reproduce --list",
@@ -121,13 +130,14 @@ def _show(results: ExperimentResults, folder: Path) -> None:
         title = printable(f"{run.title}, eps {run.radius} (in brackets: the paper)")
         table = Table("Model", title=Text(title), title_justify="left")
         for head in heads(run):
-            table.add_column(head, justify="right")
+            table.add_column(head.replace(" of ", "\nof "), justify="right")
         for row in rows(run):
             table.add_row(*(Text(printable(text)) for text in (row.model.title, *texts(run, row))))
         for title, figures in run.literature.items():
             cells = (f"({cell})" if (cell := published_cell(figures, column)) else "" for column in COLUMNS)
             table.add_row(Text(printable(title)), *cells, style="dim")
         console.print(table)
+        console.print(printable(undecided(run)), markup=False, highlight=False)
     say(f"Table: {(folder / 'table.md').resolve()}")
     say(f"Report: {(folder / 'report.html').resolve()}")
 

@@ -35,7 +35,7 @@ def collect_single(path: Path, config: Mapping[str, Any]) -> RunResults:
         network=config["checkpoint"],
         eps=config["eps"],
         models=(model,),
-        counts={"classified": found.classified, "attacked": found.attacked, "certified": len(rows)},
+        counts={"certified": len(rows)},
         settings=config["verify"],
         versions=config["versions"],
     )

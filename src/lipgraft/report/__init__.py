@@ -13,11 +13,10 @@ from lipgraft.report.results import (
     Published,
     RunResults,
 )
-from lipgraft.report.table import COLUMNS, COUNTS, headline, heads, published_cell, rows, summary, texts
+from lipgraft.report.table import COLUMNS, headline, heads, published_cell, rows, summary, texts, undecided
 
 __all__ = [
     "COLUMNS",
-    "COUNTS",
     "PUBLISHED",
     "Example",
     "ExampleVerdict",
@@ -38,4 +37,5 @@ __all__ = [
     "rows",
     "summary",
     "texts",
+    "undecided",
 ]

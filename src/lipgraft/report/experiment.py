@@ -56,10 +56,10 @@ def markdown(results: ExperimentResults) -> str:
 
 
 def _table(run: RunResults) -> str:
-    top = ["model", *heads(run), "mean margin"]
+    top = ["model", *heads(run), *COUNTS, "mean margin"]
     lines = ["| " + " | ".join(top) + " |", "|---" + "|---:" * (len(top) - 1) + "|"]
     for row in rows(run):
-        cells = [*texts(run, row), number(row.model.margin)]
+        cells = [*texts(run, row), *row.counts, number(row.model.margin)]
         lines.append("| " + " | ".join([_plain(row.model.title), *cells]) + " |")
     for title, figures in run.literature.items():
         cells = [f"({paper})" if (paper := published_cell(figures, column)) else "" for column in COLUMNS]

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lipgraft.report.results import ModelResult, Published, RunResults
+from lipgraft.report.results import UNKNOWN, ModelResult, Published, RunResults
 from lipgraft.report.svg import number, percent
 
 
@@ -65,8 +65,8 @@ def rows(results: RunResults) -> list[Row]:
 
 
 def heads(results: RunResults) -> list[str]:
-    """The heads of COLUMNS, with the number of images where it is the same for all models, and of COUNTS."""
-    return [_head(results, column) for column in COLUMNS] + list(COUNTS)
+    """The heads of COLUMNS, each with the number of images where it is the same for all models."""
+    return [_head(results, column) for column in COLUMNS]
 
 
 def texts(results: RunResults, row: Row) -> list[str]:
@@ -75,7 +75,17 @@ def texts(results: RunResults, row: Row) -> list[str]:
     for column, cell in zip(COLUMNS, row.cells, strict=True):
         over = f" of {cell.over}" if column.key in OWN and _common(results, column) is None and cell.over else ""
         out.append(f"{cell.text}{over} ({cell.paper})" if cell.paper else f"{cell.text}{over}")
-    return [*out, *row.counts]
+    return out
+
+
+def undecided(results: RunResults) -> str:
+    """One sentence on the images that the verifier left open, for tables without columns for them."""
+    words = []
+    for model in results.models:
+        reasons = f" ({_counts(model)[1]})" if model.reasons else ""
+        of = f" of {model.over['time']}" if "time" in model.over else ""
+        words.append(f"{model.title} {model.count(UNKNOWN)}{of}{reasons}")
+    return f"Left open, of the images that reach the verifier: {'; '.join(words)}."
 
 
 OWN = "sa", "ra", "va", "lipschitz"

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
+from typing import get_args
 
 from rich.console import Console
 from rich.live import Live
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from lipgraft.verify.database import Row
 from lipgraft.verify.settings import VerifySettings
+from lipgraft.verify.verdict import Status
 
 
 class Progress:
@@ -27,15 +29,16 @@ class Progress:
         settings: VerifySettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._settings, self._clock = settings, clock
+        self.total, self.new, self.subproblems = 0, 0, 0
+        # With all keys from the start: the line is made in a thread of its own, while this one counts.
+        self.counts = Counter(dict.fromkeys(get_args(Status), 0))
+        self.began = self.branching = self.last = clock()
         self._console = console or Console(stderr=True)
         # The line is made anew at every refresh: between two verdicts minutes may pass.
         self._live = Live(
             console=self._console, refresh_per_second=4, transient=True, get_renderable=lambda: Text(self.line())
         )
-        self._settings, self._clock = settings, clock
-        self.total, self.new, self.subproblems = 0, 0, 0
-        self.counts: Counter[str] = Counter()
-        self.began = self.branching = self.last = clock()
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
