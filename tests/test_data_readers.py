@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from numpy.typing import NDArray
 
 from lipgraft.data import load
 from lipgraft.data.catalogue import CATALOGUE, IDX
+from lipgraft.data.readers.idx import read_idx
+from lipgraft.data.restricted_pickle import load_arrays
 from lipgraft.errors import DataError
 
 Pixels = NDArray[np.uint8]
@@ -282,3 +286,29 @@ def test_a_damaged_mat_file_is_a_data_error_that_names_it(root: Path, damage: Ca
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(DataError, match=r"test_32x32\.mat"):
         load("svhn", root)
+
+
+def test_a_gzip_bomb_is_refused_without_unpacking_it(tmp_path: Path) -> None:
+    """Ten images are promised, and 64 MiB of zeros follow."""
+    file = tmp_path / "bomb.gz"
+    file.write_bytes(gzip.compress(b"\0\0\x08\x03" + struct.pack(">III", 10, 28, 28) + bytes(2**26), 1))
+    tracemalloc.start()
+    with pytest.raises(DataError, match="more than the bytes of values"):
+        read_idx(file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**23
+
+
+def test_an_idx_file_that_promises_more_than_any_data_set_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "huge"
+    file.write_bytes(b"\0\0\x08\x03" + struct.pack(">III", 2**31, 2**31, 2**31))
+    with pytest.raises(DataError, match="more than any data set"):
+        read_idx(file)
+
+
+def test_a_pickle_that_asks_for_more_memory_than_there_is_is_a_data_error(tmp_path: Path) -> None:
+    file = tmp_path / "batch"
+    file.write_bytes(b"cnumpy\nndarray\n((L1152921504606846975L\ntR.")  # numpy.ndarray((2 ** 60 - 1,))
+    with pytest.raises(DataError, match="batch"):
+        load_arrays(file)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lipgraft.errors import LipgraftError, SettingsError
-from lipgraft.pipeline import explain, load_recipe, recipe_names, resolve
+from lipgraft.pipeline import explain, load_experiment, load_recipe, recipe_names, resolve
 from lipgraft.settings import to_mapping
 from lipgraft.train import preset
 
@@ -166,3 +166,68 @@ def test_the_documentation_lists_every_key_of_every_group() -> None:
 def _keys(text: str) -> list[str]:
     """Headings and first columns; the sentences may lag behind the code's, the keys may not."""
     return re.findall(r"^(?:### .*|\| `\w+` \|)", text, flags=re.MULTILINE)
+
+
+# Recipes from anybody
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../../x", "/tmp/x", "a/b", "a\\b", ".hidden", "x" * 300, "red\x1b[31m", "two\nlines"]
+)
+def test_a_recipes_name_stays_inside_the_folder_of_runs(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match="must be a plain name") as error:
+        load_recipe(written(tmp_path, name="mine.yaml").parent / "mine.yaml", {"name": name})
+    assert len(str(error.value)) < 500
+
+
+def test_the_name_of_a_model_is_short(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="at most 100") as error:
+        load_recipe(written(tmp_path, models=[{"name": "x" * 300}]))
+    assert len(str(error.value)) < 500
+
+
+def test_the_name_of_a_run_of_an_experiment_stays_inside_its_folder(tmp_path: Path) -> None:
+    run = {"name": "../../x", "network": "digits-cnn", "data": "digits", "models": [{"name": "baseline"}]}
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({"title": "T", "about": "A", "runs": [run]}))
+    with pytest.raises(SettingsError, match="must be a plain name"):
+        load_experiment(path)
+
+
+@pytest.mark.parametrize("content", ["root:x:0:0:secret:/root", "a: [secret", "- secret\n- more"])
+@pytest.mark.parametrize("name", ["passwd", "other.yaml"])
+def test_a_file_that_is_no_recipe_is_not_printed(tmp_path: Path, content: str, name: str) -> None:
+    (tmp_path / name).write_text(content)
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"extends: {name}\nname: mine\n")
+    with pytest.raises(SettingsError) as error:
+        load_recipe(path)
+    assert "secret" not in str(error.value)
+
+
+def test_a_key_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\neps: 0.1\nmodels: [{name: a}]\neps: 0.3\n")
+    with pytest.raises(SettingsError, match=r"'eps' is given twice \(line 4"):
+        load_recipe(path)
+    path.write_text("name: mine\nmodels: [{name: a}]\nattack: {steps: 1, steps: 2}\n")
+    with pytest.raises(SettingsError, match=r"'steps' is given twice \(line 3"):
+        load_recipe(path)
+
+
+def test_a_recipe_nested_beyond_reason_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    for text in ("[" * 200 + "]" * 200, "- " * 200 + "x"):
+        path.write_text(f"models: {text}" if text[0] == "[" else text)
+        with pytest.raises(SettingsError, match="nested more than 100 deep"):
+            load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"threads": 100_000}, {"threads": 0}, {"seed": 2**70}, {"seed": -1}, {"certify.verifier.seed": 2**70}],
+    ids=str,
+)
+def test_threads_and_seeds_have_limits(tmp_path: Path, change: dict[str, int]) -> None:
+    with pytest.raises(SettingsError, match="must be a whole number from"):
+        load_recipe(written(tmp_path), change)

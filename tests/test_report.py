@@ -274,7 +274,7 @@ def test_markdown_has_ours_with_the_papers_figures_in_brackets_and_the_origin() 
     assert "`lipgraft reproduce trial`" in text
     assert "abacus, commit abc" in text
     for line in (line for line in text.splitlines() if line.startswith("|")):
-        assert line.count("|") == 9
+        assert line.count("|") == 11
 
 
 def test_markdown_names_the_time_for_all_images_and_lipschitz_only_where_it_was_measured() -> None:
@@ -418,3 +418,34 @@ def test_labels_hide_neither_dots_nor_each_other_and_stay_inside() -> None:
 
 def test_attributes_and_texts_are_escaped() -> None:
     assert str(tag("text", "a < b", class_='"')) == '<text class="&#34;">a &lt; b</text>'
+
+
+def test_every_table_says_over_how_many_images_it_speaks_and_what_is_open() -> None:
+    """A VA above its RA is read as a mistake unless both say of which images they are."""
+    over = {"sa": 60, "ra": 60, "va": 12, "unr": 9, "time": 9, "lipschitz": 20}
+    unknown = tuple(ImageResult(i, 0, "unknown", "bab", 1.0, r) for i, r in enumerate(("timeout", "timeout", "memory")))
+    one = model("one", va=0.75, ra=0.7, over=over, images=unknown)
+    page = texts_of(render(results(one)))
+    for words in ("of 60", "of 12", "of 9", "memory 1, timeout 2"):
+        assert words in page
+    experiment = ExperimentResults("t", "T", "About.", "smoke", "", 0, (results(one),))
+    table = markdown(experiment)
+    assert (
+        "| model | SA % of 60 | RA % of 60 | VA % of 12 | UNR % | Lipschitz of 20 | Time s | Reached | Open |" in table
+    )
+    assert "| 9 | memory 1, timeout 2 |" in table
+    [found] = summary(results(one))["models"]
+    assert found["over"] == over
+    assert found["unknown"] == {"memory": 1, "timeout": 2}
+
+
+def test_models_that_differ_in_their_number_of_images_say_it_one_by_one() -> None:
+    models = (model("a", over={"ra": 713, "va": 1000}), model("b", over={"ra": 1000, "va": 1000}))
+    table = markdown(ExperimentResults("t", "T", "About.", "full", "", 0, (results(*models),)))
+    assert "| RA % | VA % of 1000 |" in table
+    assert "70.0 of 713" in table
+    assert "70.0 of 1000" in table
+
+
+def texts_of(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", page).split())

@@ -247,6 +247,34 @@ def test_standard_accuracy_is_counted_even_when_time_is_over_at_once(generator: 
     late = verify(model, x, y, radii(model, x), settings=replace(BARE, total_seconds=1e-9, images=4))
     assert [v.method == "misclassified" for v in late] == [True, False] * 7
     assert measure(late).sa == 0.5
+    assert (measure(late).ra, measure(late).attacked) == (None, 0)  # nobody attacked them
+
+
+def test_robust_accuracy_speaks_of_the_images_that_the_attack_came_to(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is cut off after two groups has the robust accuracy of these groups, whatever the others are."""
+    model = convolutional(generator)
+    x, y = classified(model, 30, generator)
+    y[1::7] = (y[1::7] + 1) % 4
+    eps = radii(model, x) * torch.where(torch.arange(30) % 2 == 0, 0.2, 4.0)  # far from where rounding would decide
+    settings = replace(BARE, images=6, attack_restarts=2, attack_steps=20)
+    first = measure(verify(model, x[:12], y[:12], eps[:12], settings=settings))
+    monkeypatch.setattr(Job, "late", lambda job: any(right is not None for right in job.ledger.correct[12:]))
+    verdicts = verify(model, x, y, eps, settings=settings)
+    cut = measure(verdicts)
+    assert all(v.status == "unknown" or v.method == "misclassified" for v in verdicts[12:])
+    assert (cut.count, cut.classified, cut.attacked) == (30, 30, 12)
+    assert first.attacked == 12
+    assert first.ra is not None
+    assert 0 < first.ra < first.sa
+    assert cut.ra == first.ra
+    assert cut.reasons == {"timeout": cut.unknown}
+
+
+def test_an_image_that_was_never_classified_counts_for_nothing_but_against_va() -> None:
+    m = measure([Verdict("unknown", "memory"), Verdict("verified", method="crown", correct=True, attacked=True)])
+    assert (m.sa, m.classified, m.ra, m.attacked, m.va, m.count) == (1.0, 1, 1.0, 1, 0.5, 2)
 
 
 def test_subproblems_run_out_at_the_same_place_in_every_run(generator: torch.Generator) -> None:

@@ -9,18 +9,22 @@ import sqlite3
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
-from lipgraft import models
+from lipgraft import graft, models
 from lipgraft.cli import main
 from lipgraft.data import Dataset
-from lipgraft.errors import SettingsError
+from lipgraft.errors import LipgraftError, SettingsError
+from lipgraft.interop.module import INPUT, OnnxNetwork, Step
+from lipgraft.network import trace
 from lipgraft.verify import (
     RESULTS,
     Identity,
@@ -30,9 +34,11 @@ from lipgraft.verify import (
     Verdict,
     VerifySettings,
     bench_verify,
+    measure,
     read_results,
     verify_run,
 )
+from lipgraft.verify.fingerprint import network_fingerprint
 from lipgraft.verify.progress import Progress
 
 SETTINGS = VerifySettings(images=4, attack_steps=5, attack_restarts=1, alpha_iterations=3, bab_iterations=2)
@@ -114,6 +120,207 @@ def test_two_writers_are_refused_and_readers_are_not(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="another process"):
             ResultStore(tmp_path / RESULTS, IDENTITY)
         assert len(read_results(tmp_path / RESULTS)) == 1
+
+
+# What results belong to
+
+
+class Hidden(nn.Module):
+    """Computes with a plain attribute and a buffer that no checkpoint keeps."""
+
+    shift: Tensor
+
+    def __init__(self, factor: float = 1.0, shift: float = 0.0) -> None:
+        super().__init__()
+        self.body, self.factor = network(), factor
+        self.register_buffer("shift", torch.tensor(shift), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x * self.factor + self.shift)
+        return out
+
+
+def wired(*names: str) -> nn.Module:
+    """The same layers in the order given, as an imported ONNX network runs them."""
+    torch.manual_seed(0)
+    layers = {"flat": nn.Flatten(), "a": nn.Linear(9, 9), "b": nn.Linear(9, 9), "relu": nn.ReLU(), "c": nn.Linear(9, 3)}
+    steps = [Step(name, (before,)) for before, name in zip((INPUT, *names), names, strict=False)]
+    return OnnxNetwork((1, 3, 3), layers, steps)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Hidden(), Hidden(factor=0.5)),
+        (Hidden(), Hidden(shift=0.25)),
+        (wired("flat", "a", "relu", "b", "c"), wired("flat", "b", "relu", "a", "c")),
+    ],
+    ids=["a plain attribute", "a buffer that is not kept", "the wiring of an ONNX graph"],
+)
+def test_results_of_another_function_with_the_same_weights_are_refused(
+    tmp_path: Path, before: nn.Module, after: nn.Module
+) -> None:
+    verify_run(before, dataset(3), 0.01, tmp_path, settings=SETTINGS)
+    with pytest.raises(StoreError, match="another model"):
+        verify_run(after, dataset(3), 0.01, tmp_path, settings=SETTINGS)
+    assert len(verify_run(before, dataset(3), 0.01, tmp_path, settings=SETTINGS)) == 3
+
+
+def test_results_for_other_images_or_labels_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    data = dataset(4)
+    verify_run(network(), data, 0.01, tmp_path, settings=SETTINGS)
+    other_pixels = replace(data, x_test=data.x_test ^ 1)
+    other_labels = replace(data, y_test=(data.y_test + 1) % 3)
+    for other in (other_pixels, other_labels):
+        with pytest.raises(StoreError, match="other images or labels"):
+            verify_run(network(), other, 0.01, tmp_path, settings=SETTINGS)
+
+
+def test_results_of_another_version_of_the_verifier_are_refused(tmp_path: Path) -> None:
+    verify_run(network(), dataset(3), 0.01, tmp_path, settings=SETTINGS)
+    change(tmp_path / RESULTS, "UPDATE run SET value = '0.0.1' WHERE key = 'verifier'")
+    with pytest.raises(StoreError, match=r"lipgraft 0\.0\.1"):
+        verify_run(network(), dataset(3), 0.01, tmp_path, settings=SETTINGS)
+
+
+def test_a_fingerprint_changes_with_every_parameter_of_every_node() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(18, 3))
+    masks = {"1": torch.arange(18).reshape(2, 3, 3) % 3 == 0}
+    graph = trace(graft.apply(plain, masks, input_shape=(1, 3, 3)), (1, 3, 3))
+    seen = {network_fingerprint(graph), network_fingerprint(replace(graph, output=graph.output - 1))}
+    tried = 2
+    for place, node in enumerate(graph.nodes):
+        for field in fields(node):
+            for value in changed(getattr(node, field.name)) if field.name != "name" else ():
+                nodes = (*graph.nodes[:place], replace(node, **{field.name: value}), *graph.nodes[place + 1 :])
+                seen.add(network_fingerprint(replace(graph, nodes=nodes)))
+                tried += 1
+    assert len(seen) == tried > 20
+
+
+def changed(value: Any) -> list[Any]:
+    """The value with one thing changed, in every way that its kind has."""
+    if isinstance(value, Tensor):
+        other = value.detach().clone()
+        other.view(-1)[-1] = ~other.view(-1)[-1] if value.dtype == torch.bool else other.view(-1)[-1] + 1e-3
+        return [other]
+    if isinstance(value, tuple):
+        return [(*value[:-1], value[-1] + 1)] if value else []
+    if isinstance(value, int | float):
+        return [value + 1]
+    if isinstance(value, str):
+        return [value + "?"]
+    if value is None:
+        return []
+    return [replace(value, **{f.name: new}) for f in fields(value) for new in changed(getattr(value, f.name))]
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+OLD_FORMAT = """
+CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE results (
+    image INTEGER PRIMARY KEY, label INTEGER NOT NULL, status TEXT NOT NULL, reason TEXT, method TEXT, margin REAL,
+    seconds REAL NOT NULL, subproblems INTEGER NOT NULL, unstable REAL, counterexample BLOB
+);
+INSERT INTO run VALUES ('format', '1'), ('model', 'abc'), ('dataset', 'random'), ('eps', '0.01'), ('settings', '{}');
+INSERT INTO results VALUES (0, 1, 'verified', NULL, 'crown', 0.5, 0.1, 0, 0.2, NULL);
+INSERT INTO results VALUES (1, 1, 'unknown', 'timeout', NULL, NULL, 0.0, 0, NULL, NULL);
+"""
+
+
+def test_a_store_of_the_first_format_can_be_read_and_says_why_it_cannot_be_continued(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / RESULTS)) as connection:
+        connection.executescript(OLD_FORMAT)
+    before = (tmp_path / RESULTS).read_bytes()
+    rows = read_results(tmp_path / RESULTS)
+    assert [(row.verdict.status, row.verdict.method) for row in rows] == [("verified", "crown"), ("unknown", None)]
+    found = measure([row.verdict for row in rows])
+    assert (found.sa, found.ra, found.va, found.attacked) == (1.0, 1.0, 0.5, 1)
+    with pytest.raises(StoreError, match=r"can be read .* but not continued"):
+        verify_run(network(), dataset(3), 0.01, tmp_path, settings=SETTINGS)
+    assert (tmp_path / RESULTS).read_bytes() == before
+
+
+# Files that fail
+
+
+def filled(path: Path, count: int = 60) -> ResultStore:
+    store = ResultStore(path / RESULTS, IDENTITY)
+    for image in range(count):
+        store.put(example(image))
+    return store
+
+
+def test_a_full_disk_is_told_as_such_and_no_row_is_lost(tmp_path: Path) -> None:
+    with filled(tmp_path) as store:
+        connection = store._connection
+        assert connection is not None
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        large = Row(100, 1, Verdict("falsified", counterexample=torch.zeros(100_000)))
+        with pytest.raises(StoreError, match=r"disk is full.*what it holds is safe"):
+            store.put(large)
+    assert len(read_results(tmp_path / RESULTS)) == 60
+
+
+def test_a_file_that_may_not_be_written_is_not_called_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path).close()
+    real = sqlite3.connect
+
+    def read_only(path: Path | str, **options: Any) -> sqlite3.Connection:
+        return real(f"file:{tmp_path / RESULTS}?mode=ro", **{**options, "uri": True})
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    with pytest.raises(StoreError) as error, ResultStore(tmp_path / RESULTS, IDENTITY) as store:
+        store.put(example(60))
+    assert "what it holds is safe" in str(error.value)
+    assert "remove" not in str(error.value)
+    assert len(read_results(tmp_path / RESULTS)) == 60
+
+
+def test_a_locked_store_is_refused_in_seconds_with_a_sentence(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / RESULTS, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        refused = pytest.raises(StoreError, match="locked by another program")
+        with refused, ResultStore(tmp_path / RESULTS, IDENTITY) as store:
+            store.put(example(60))
+        assert time.monotonic() - began < 20
+
+
+def test_somebody_elses_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / RESULTS)) as connection, connection:
+        connection.execute("CREATE TABLE users (name TEXT)")
+    before = (tmp_path / RESULTS).read_bytes()
+    with pytest.raises(StoreError, match="something else"):
+        ResultStore(tmp_path / RESULTS, IDENTITY)
+    with pytest.raises(StoreError, match="something else"):
+        read_results(tmp_path / RESULTS)
+    assert (tmp_path / RESULTS).read_bytes() == before
+
+
+def test_a_store_with_a_damaged_page_is_told_as_such(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    content = bytearray((tmp_path / RESULTS).read_bytes())
+    size = int.from_bytes(content[16:18], "big")
+    content[size:] = b"\xa5" * (len(content) - size)
+    (tmp_path / RESULTS).write_bytes(content)
+    with pytest.raises(StoreError, match="damaged"):
+        read_results(tmp_path / RESULTS)
+
+
+def test_a_folder_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(LipgraftError, match="is a file; give the name of a folder"):
+        verify_run(network(), dataset(3), 0.01, tmp_path / "file", settings=SETTINGS)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_run_that_stops_early_goes_on_and_gives_the_same_table(tmp_path: Path) -> None:
@@ -241,7 +448,7 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
 
 
 def test_the_live_line_counts_what_is_decided() -> None:
-    progress = Progress(Console(quiet=True), limit=200.0)
+    progress = Progress(Console(quiet=True))
     with progress:
         progress.started(5, [example(0)])
         progress.decided(Row(1, 0, Verdict("verified")))
@@ -250,7 +457,27 @@ def test_the_live_line_counts_what_is_decided() -> None:
         line = progress.line()
     assert line.startswith("decided 2/5 | open 3 | verified 1 | falsified 1 | ")
     assert "subproblems/s" in line
-    assert line.endswith("0:00 of at most 3:20")
+
+
+def test_the_time_left_grows_while_nothing_is_decided_and_never_beyond_the_limits() -> None:
+    now = [0.0]
+    limits = VerifySettings(timeout=60.0, total_seconds=400.0)
+    progress = Progress(Console(quiet=True), limits, clock=lambda: now[0])
+    progress.started(110, [])
+    assert progress.line().endswith("0:00 so far | at most 6:40 left")
+    now[0] = 10.0
+    for image in range(100):
+        progress.decided(Row(image, 0, Verdict("verified")))
+    assert progress.line().endswith("0:10 so far | about 0:01 left")
+    now[0] = 30.0  # ten hard images are left, and one of them has taken 20 seconds by now
+    assert progress.line().endswith("about 3:20 left")
+    now[0] = 210.0
+    assert progress.line().endswith("3:30 so far | at most 3:10 left")
+    now[0] = 399.0
+    assert progress.line().endswith("at most 0:01 left")
+    alone = Progress(Console(quiet=True), VerifySettings(timeout=60.0), clock=lambda: now[0])
+    alone.started(3, [])
+    assert alone.line().endswith("at most 3:00 left")
 
 
 def test_the_benchmark_accounts_for_every_image() -> None:

@@ -21,6 +21,10 @@ class UnsupportedOperationError(LipgraftError):
     """A network contains an operation that the bound engine does not know."""
 
 
+class FileError(LipgraftError):
+    """A file or folder cannot be made, written or held: no space, no permission, the wrong kind, or in use."""
+
+
 class NumericalError(LipgraftError):
     """NaN or infinity where only finite numbers make sense."""
 

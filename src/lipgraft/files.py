@@ -1,10 +1,14 @@
-"""Files that are either the old ones or the new ones, never half of one."""
+"""Files that are either the old ones or the new ones, never half of one; and folders that can be written."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from lipgraft.errors import FileError
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -12,9 +16,13 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
     The bytes go to a temporary file in the same directory (a rename across file systems is not atomic), are synced to
     the disk, and the file is renamed; then the directory is synced, so that the rename itself survives a power cut.
-    Missing parent directories are created.
+    Missing parent directories are created. What the system refuses (a full disk, say) is a FileError.
     """
-    target = Path(path)
+    with written(Path(path)):
+        _write(Path(path), data)
+
+
+def _write(target: Path, data: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
@@ -33,6 +41,44 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
     """`atomic_write_bytes` for UTF-8 text."""
     atomic_write_bytes(path, text.encode())
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Turn what the system says while `path` is written into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror or error}; what was there is unchanged.") from error
+
+
+def check_file(path: str | os.PathLike[str]) -> Path:
+    """The path, when a file can be written there: to be asked before the work whose result it gets."""
+    target = Path(path)
+    with written(target):
+        if target.is_dir():
+            raise FileError(f"{target} is a folder; give the name of a file.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _try(target.parent, target.name)
+    return target
+
+
+def check_folder(path: str | os.PathLike[str]) -> Path:
+    """The path, when it is a folder, made if it is missing, in which files can be written."""
+    folder = Path(path)
+    with written(folder):
+        if folder.exists() and not folder.is_dir():
+            raise FileError(f"{folder} is a file; give the name of a folder.")
+        folder.mkdir(parents=True, exist_ok=True)
+        _try(folder, "")
+    return folder
+
+
+def _try(folder: Path, name: str) -> None:
+    """Write a byte into a new file of the folder and remove it, as `atomic_write_bytes` will."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", suffix=".tmp") as file:
+        file.write(b"0")
+        file.flush()
 
 
 def _mode_for(target: Path) -> int:

@@ -13,6 +13,10 @@ from lipgraft.errors import SettingsError, unknown_name
 
 T = TypeVar("T")
 REQUIRED: Any = dataclasses.MISSING
+MOST_SEED = 2**32 - 1
+"""What every source of random numbers in use takes."""
+MOST_THREADS = 256
+"""More than a network of this kind can use; PyTorch crashes with far more."""
 
 
 def setting(default: Any = REQUIRED, help: str = "", *, choices: tuple[str, ...] | None = None) -> Any:
@@ -52,6 +56,20 @@ def check_eps(eps: float | str) -> float:
     if not math.isfinite(value) or value < 0:
         raise SettingsError(f"eps must be a finite number >= 0, such as 0.1 or 2/255, got {eps}.")
     return value
+
+
+def check_seed(seed: int) -> int:
+    """A seed that every random generator takes."""
+    if not 0 <= seed <= MOST_SEED:
+        raise SettingsError(f"seed must be a whole number from 0 to {MOST_SEED}, got {_short(seed)}.")
+    return seed
+
+
+def check_threads(threads: int | None) -> int | None:
+    """A number of CPU threads; None: PyTorch's choice."""
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise SettingsError(f"threads must be a whole number from 1 to {MOST_THREADS}, got {_short(threads)}.")
+    return threads
 
 
 def build(cls: type[T], mapping: Mapping[str, Any] | None, where: str = "recipe") -> T:
@@ -170,7 +188,13 @@ def _number(value: float | str, where: str, path: str) -> float:
 
 
 def _show(value: Any) -> str:
-    return f"{value!r} ({type(value).__name__})" if value is not None else "nothing"
+    return f"{_short(value)} ({type(value).__name__})" if value is not None else "nothing"
+
+
+def _short(value: Any) -> str:
+    """A value for a sentence: a whole file read by mistake does not belong there."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:80]}..."
 
 
 def _name(kind: Any) -> str:

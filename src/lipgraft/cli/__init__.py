@@ -11,6 +11,7 @@ import torch
 import typer
 
 from lipgraft.cli import attack, bench, data, export, graft, lipschitz, report, reproduce, run, train, verify, zoo
+from lipgraft.cli.common import say
 from lipgraft.errors import LipgraftError
 from lipgraft.version import __version__
 
@@ -71,6 +72,9 @@ def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> i
         code = commands(args=line, prog_name="lipgraft", standalone_mode=False)
     except LipgraftError as error:
         return _fail(error, str(error), ERROR, debug)
+    except OSError as error:  # a disk, a folder or a name that the system refuses; nothing here can repair it
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return _fail(error, f"{place}{error.strerror or error}. {GO_ON}", ERROR, debug)
     except torch.AcceleratorError as error:
         reason = str(error).partition("\n")[0]
         return _fail(error, f"the device failed: {reason}. {GO_ON}", ERROR, debug)
@@ -89,5 +93,5 @@ def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> i
 def _fail(error: BaseException, message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    say(f"error: {' '.join(message.split())}", err=True)
     return code

@@ -17,6 +17,7 @@ from lipgraft.cli.common import (
     EpsOption,
     JsonOption,
     SeedOption,
+    ThreadsOption,
     example,
     print_json,
     print_table,
@@ -39,6 +40,7 @@ def attack(
     batch: Annotated[int | None, typer.Option(min=1, help="Points at once; default by device.")] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:

@@ -16,16 +16,27 @@ from lipgraft.cli.common import (
     DeviceOption,
     EpsOption,
     SeedOption,
+    ThreadsOption,
     example,
     print_table,
     resolve_device,
+    say,
 )
 from lipgraft.errors import SettingsError
-from lipgraft.files import atomic_write_text
+from lipgraft.files import atomic_write_text, check_file
 
 app = typer.Typer(help="How fast bounds, training and verification are on this machine.")
 
-FileOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file too.")]
+
+def _writable(file: Path | None) -> Path | None:
+    """The value of --json, checked before the measurement that it gets."""
+    return None if file is None else check_file(file)
+
+
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", callback=_writable, help="Write the figures to this file too."),
+]
 RepeatsOption = Annotated[int, typer.Option(min=1, help="Timed runs after the warm-up; the median counts.")]
 
 Cell = Callable[[Mapping[str, Any]], str]
@@ -58,6 +69,7 @@ def bounds_command(
     repeats: RepeatsOption = 3,
     compare: Annotated[bool, typer.Option(help="Measure the plain dense implementation too, where it fits.")] = True,
     device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     seed: SeedOption = 0,
     json: FileOption = None,
 ) -> None:
@@ -85,7 +97,7 @@ def bounds_command(
         title=f"bounds of {batch} images at once, eps {eps:.4g}, {place.type}",
     )
     for note in sorted({f"{row['network']}: {row['note']}" for row in rows if row.get("note")}):
-        typer.echo(note)
+        say(note)
     _keep(json, place, {"batch": batch, "eps": eps, "data": data, "repeats": repeats, "seed": seed}, rows)
 
 
@@ -99,6 +111,7 @@ def train_command(
     steps: Annotated[int, typer.Option(min=1, help="Steps of one timed run.")] = 100,
     repeats: RepeatsOption = 5,
     device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     seed: SeedOption = 0,
     json: FileOption = None,
 ) -> None:
@@ -126,6 +139,7 @@ def verify_command(
     ] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     json: FileOption = None,
 ) -> None:
     """How fast images are decided, and how many in the time given."""
@@ -141,7 +155,7 @@ def verify_command(
     _show_one(row)
     if row["curve"]:
         points = ", ".join(f"{verified} after {seconds:.3g} s" for seconds, verified in _some(row["curve"], 10))
-        typer.echo(f"verified: {points}")
+        say(f"verified: {points}")
     settings = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "count": count, "timeout": timeout}
     settings["total_seconds"] = total_seconds
     _keep(json, place, settings, row)
@@ -190,4 +204,4 @@ def _keep(path: Path | None, device: torch.device, settings: Mapping[str, Any], 
     if path is not None:
         found = {"environment": environment(device), "settings": dict(settings), "results": results}
         atomic_write_text(path, dumps(found, indent=2, allow_nan=False) + "\n")
-        typer.echo(f"written to {path}")
+        say(f"written to {path}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,11 @@ import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from lipgraft import yaml_text
 from lipgraft.errors import SettingsError
-from lipgraft.settings import check_eps
+from lipgraft.settings import MOST_SEED, MOST_THREADS, check_eps
 
 
 def parse_eps(text: str | float) -> float:
@@ -41,7 +44,29 @@ def resolve_device(name: str) -> torch.device:
 
 
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda; auto takes the GPU when there is one.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="The same seed gives the same result.")]
+OwnSeedOption = Annotated[
+    int | None, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed, instead of the recipe's.")
+]
+
+
+def use_threads(count: int | None) -> int | None:
+    """The value of --threads, put to use at once."""
+    if count is not None:
+        torch.set_num_threads(count)
+    return count
+
+
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        max=MOST_THREADS,
+        callback=use_threads,
+        help="CPU threads; default PyTorch's choice, one per core.",
+    ),
+]
 EPS: Any = typer.Option(
     "--eps", parser=parse_eps, metavar="EPS", help="Radius in raw [0,1] pixels, such as 0.1 or 2/255."
 )
@@ -71,10 +96,31 @@ def parse_set(pairs: Sequence[str] | None) -> dict[str, Any]:
         if not equals:
             raise SettingsError(f"--set takes NAME=VALUE, such as --set batch=512, got {pair!r}.")
         try:
-            settings[name.strip().replace("-", "_")] = yaml.safe_load(value)
+            settings[name.strip().replace("-", "_")] = yaml_text.load(value)
         except yaml.YAMLError:
             raise SettingsError(f"--set {pair!r} has a value that cannot be read.") from None
     return settings
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey (escape sequences) or could not show (half characters)."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "", text)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """A line for people. Names and titles in it may come from anybody's files."""
+    typer.echo(printable(text), err=err)
+
+
+def announcer() -> Callable[[str, bool], None]:
+    """What tells people on standard error which stage of a run begins, or was done before."""
+    console = Console(stderr=True, highlight=False)
+
+    def announce(what: str, done: bool) -> None:
+        text = printable(f"· {what}{', done before' if done else ''}")
+        console.print(text, style="dim" if done else "", markup=False, soft_wrap=True)
+
+    return announce
 
 
 def print_json(value: Any) -> None:
@@ -92,21 +138,15 @@ def _finite(value: Any) -> Any:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A table for people; numbers should come as text, with the digits that are to be shown."""
-    table = Table(*columns, title=title)
+    table = Table(*columns, title=None if title is None else Text(printable(title)))
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console().print(table)
 
 
 def read_yaml(path: Path) -> Mapping[str, Any]:
     """The mapping in a YAML file."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise SettingsError(f"{path} is not valid YAML: {reason}.") from None
+    content = yaml_text.read(path, str(path))
     if not isinstance(content, Mapping):
         raise SettingsError(f"{path} must hold a mapping of settings at its top level.")
     return content

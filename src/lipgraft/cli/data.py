@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lipgraft.cli.common import DataRootOption, JsonOption, example, print_json, print_table
+from lipgraft.cli.common import DataRootOption, JsonOption, ThreadsOption, example, print_json, print_table, say
 from lipgraft.data import CATALOGUE, CheckReport, Entry, check, data_root, entry, missing_files
 
 app = typer.Typer(help="The data sets: which there are, whether they are right, where they lie.")
@@ -16,7 +16,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from `
 
 
 @app.command("list", epilog=example("lipgraft data list --json"))
-def list_command(data_root_: DataRootOption = None, json: JsonOption = False) -> None:
+def list_command(data_root_: DataRootOption = None, threads: ThreadsOption = None, json: JsonOption = False) -> None:
     """List the data sets by name, and whether their files are on this machine."""
     root = data_root(data_root_)
     present = {name: not missing_files(facts, root) for name, facts in CATALOGUE.items()}
@@ -33,6 +33,7 @@ def check_command(
     name: NameArgument,
     data_root_: DataRootOption = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch missing files first.")] = False,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compare counts, classes and channel means of a data set with the published figures."""
@@ -40,13 +41,14 @@ def check_command(
     if json:
         print_json(asdict(report))
     else:
-        typer.echo(_summary(report))
+        say(_summary(report))
 
 
 @app.command("where", epilog=example("lipgraft data where", "lipgraft data where cifar10 --json"))
 def where_command(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One data set; default all.")] = None,
     data_root_: DataRootOption = None,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say in which folder the data sets are looked for, and which files are expected there."""
@@ -56,12 +58,12 @@ def where_command(
     if json:
         print_json({"root": str(root), "datasets": files})
         return
-    typer.echo(str(root))
+    say(str(root))
     for dataset, lists in files.items():
         for file in lists["files"]:
-            typer.echo(f"  {dataset}: {file}{' (missing)' if file in lists['missing'] else ''}")
+            say(f"  {dataset}: {file}{' (missing)' if file in lists['missing'] else ''}")
         if not lists["files"]:
-            typer.echo(f"  {dataset}: comes with scikit-learn")
+            say(f"  {dataset}: comes with scikit-learn")
 
 
 def _facts(facts: Entry) -> dict[str, object]:

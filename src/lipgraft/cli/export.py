@@ -8,9 +8,19 @@ from typing import Annotated
 import typer
 
 from lipgraft import data as datasets
-from lipgraft.cli.common import DataOption, DataRootOption, EpsOption, JsonOption, example, print_json
+from lipgraft.cli.common import (
+    DataOption,
+    DataRootOption,
+    EpsOption,
+    JsonOption,
+    ThreadsOption,
+    example,
+    print_json,
+    say,
+)
 from lipgraft.cli.loading import load_model
 from lipgraft.errors import SettingsError
+from lipgraft.files import check_folder
 from lipgraft.interop import export_bundle
 
 EPILOG = example("lipgraft export grafted.safetensors --data cifar10 --eps 2/255 --indices 0:100 --out exported")
@@ -24,6 +34,7 @@ def export(
     indices: Annotated[str, typer.Option(help="Test images, such as 0:100 or 3,7,20:30.")] = "0:100",
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds per image, in instances.csv.")] = 300.0,
     data_root: DataRootOption = None,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write net.onnx, one .vnnlib per image, instances.csv and a configuration for alpha-beta-CROWN."""
@@ -31,15 +42,14 @@ def export(
     model = load_model(checkpoint, dataset)
     chosen = parse_indices(indices, len(dataset.x_test))
     x, y = datasets.images(dataset.x_test[chosen]), dataset.y_test[chosen]
+    check_folder(out)
     bundle = export_bundle(model, x, y, eps, out, names=[f"{index:05d}" for index in chosen], timeout=timeout)
     if json:
         names = ("folder", "network", "instances", "config")
         paths = {name: str(getattr(bundle, name)) for name in names}
         print_json({**paths, "properties": [str(path) for path in bundle.properties], "indices": chosen, "eps": eps})
         return
-    typer.echo(
-        f"{bundle.folder}: net.onnx and {len(chosen)} properties; try `lipgraft verify --instances {bundle.instances}`"
-    )
+    say(f"{bundle.folder}: net.onnx and {len(chosen)} properties; try `lipgraft verify --instances {bundle.instances}`")
 
 
 def parse_indices(text: str, count: int) -> list[int]:

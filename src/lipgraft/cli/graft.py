@@ -19,14 +19,17 @@ from lipgraft.cli.common import (
     EpsOption,
     JsonOption,
     SeedOption,
+    ThreadsOption,
     example,
     parse_set,
     print_json,
     print_table,
     resolve_device,
+    say,
 )
 from lipgraft.cli.loading import load_model
 from lipgraft.errors import SettingsError
+from lipgraft.files import check_file
 
 EPILOG = example(
     "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --ratio 0.5 --out grafted.safetensors --show",
@@ -62,6 +65,7 @@ def graft(
     show: Annotated[bool, typer.Option("--show", help="Print what the selection did, layer by layer.")] = False,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -71,6 +75,8 @@ def graft(
     """
     if out is None and not (show or json or compare):
         raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")
+    if out is not None:
+        check_file(out)
     settings = parse_set(set_)
     grafting.check_selection(criterion, ratio, **settings)
     grafting.check_lines(lines)
@@ -95,12 +101,12 @@ def graft(
     if show:
         _print(summary)
     total = summary.total
-    typer.echo(
+    say(
         f"{total.grafted} of {total.neurons} neurons grafted ({total.share:.1%}); unstable {total.unr_before:.2%} of "
         f"neurons before, {total.unr_after:.2%} after" + (f"; written to {out}" if out is not None else "")
     )
     if overlap is not None:
-        typer.echo(f"overlap with {compare}: {overlap.share:.1%} of these neurons, Jaccard {overlap.jaccard:.3f}")
+        say(f"overlap with {compare}: {overlap.share:.1%} of these neurons, Jaccard {overlap.jaccard:.3f}")
 
 
 def _load(checkpoint: Path, data: datasets.Dataset, device: torch.device) -> Any:

@@ -19,6 +19,7 @@ from lipgraft.cli.common import (
     EpsOption,
     JsonOption,
     SeedOption,
+    ThreadsOption,
     example,
     print_json,
     print_table,
@@ -62,6 +63,7 @@ def lipschitz(
     batch: Annotated[int | None, typer.Option(min=1, help="Images at once; default by device.")] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lipgraft import pipeline
-from lipgraft.cli.common import JsonOption, example, print_json
-from lipgraft.report import COLUMNS, RunResults, headline, rows, summary
+from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, printable, say
+from lipgraft.report import RunResults, headline, heads, rows, summary, texts, undecided
 
 EPILOG = example("lipgraft report runs/quickstart", "lipgraft report runs/quickstart --json")
 
@@ -20,6 +21,7 @@ def report(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A directory made by `lipgraft run` or `lipgraft verify --out`.")
     ],
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print the table of a finished run, and build its report.html again."""
@@ -33,16 +35,13 @@ def show(results: RunResults, run: Path, json: bool) -> None:
         print_json({**summary(results), "run": str(run), "report": str(page)})
         return
     paper = " (in brackets: the paper)" if any(model.published for model in results.models) else ""
-    table = Table("Model", title=f"{results.title}, eps {results.eps:.4g}{paper}")
-    for column in COLUMNS:
-        table.add_column(column.head, justify="right")
+    table = Table("Model", title=Text(printable(f"{results.title}, eps {results.eps:.4g}{paper}")))
+    for head in heads(results):
+        table.add_column(head.replace(" of ", "\nof "), justify="right")
     for row in rows(results):
-        table.add_row(row.model.title, *(_text(cell.text, cell.paper) for cell in row.cells))
+        table.add_row(*(Text(printable(text)) for text in (row.model.title, *texts(results, row))))
     console = Console()
     console.print(table)
-    console.print(headline(results), highlight=False)
-    typer.echo(f"Report: {page.resolve()}")
-
-
-def _text(ours: str, paper: str) -> str:
-    return f"{ours} ({paper})" if paper else ours
+    for sentence in (undecided(results), headline(results)):
+        console.print(printable(sentence), markup=False, highlight=False)
+    say(f"Report: {page.resolve()}")

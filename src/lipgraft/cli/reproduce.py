@@ -11,19 +11,34 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lipgraft import pipeline
 from lipgraft.cli.common import (
     DataRootOption,
     DeviceOption,
     JsonOption,
+    OwnSeedOption,
+    ThreadsOption,
+    announcer,
     example,
     parse_set,
     print_json,
+    printable,
     resolve_device,
+    say,
 )
 from lipgraft.errors import SettingsError
-from lipgraft.report import COLUMNS, ExperimentResults, experiment_summary, published_cell, rows
+from lipgraft.report import (
+    COLUMNS,
+    ExperimentResults,
+    experiment_summary,
+    heads,
+    published_cell,
+    rows,
+    texts,
+    undecided,
+)
 
 EPILOG = example(
     "lipgraft reproduce --list",
@@ -52,9 +67,10 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of all runs, like certify.count=100; repeatable."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the experiments'.")] = None,
+    seed: OwnSeedOption = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     show: Annotated[bool, typer.Option("--list", help="List the tables and their work, and stop.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -63,7 +79,8 @@ def reproduce(
     What is finished is kept, and what experiments share is made once: after Ctrl-C or a crash, the same command goes
     on where it stopped. Each table's folder gets results.json, table.md and report.html, anew after every row.
     """
-    changes = {**parse_set(set_), **({} if seed is None else {"seed": seed})}
+    given = {"seed": seed, "threads": threads}
+    changes = {**parse_set(set_), **{key: value for key, value in given.items() if value is not None}}
     if show:
         _list(scale, changes, json)
         return
@@ -77,21 +94,16 @@ def reproduce(
     folder = out or Path("runs") / ("smoke" if scale == "smoke" else "reproduce")
     console = Console(stderr=True, highlight=False)
 
-    def announce(what: str, done: bool) -> None:
-        console.print(
-            f"· {what}{', done before' if done else ''}", style="dim" if done else "", markup=False, soft_wrap=True
-        )
-
     found = []
     for experiment in experiments:
-        console.print(experiment.title, style="bold", markup=False, soft_wrap=True)
+        console.print(printable(experiment.title), style="bold", markup=False, soft_wrap=True)
         results = pipeline.reproduce(
             experiment,
             folder,
             device=resolve_device(device),
             data_root=data_root,
             progress=sys.stderr.isatty(),
-            announce=announce,
+            announce=announcer(),
             command=_command(experiment),
         )
         found.append(experiment_summary(results))
@@ -115,18 +127,19 @@ def _command(experiment: pipeline.Experiment) -> str:
 def _show(results: ExperimentResults, folder: Path) -> None:
     console = Console()
     for run in results.runs:
-        table = Table("Model", title=f"{run.title}, eps {run.radius} (in brackets: the paper)", title_justify="left")
-        for column in COLUMNS:
-            table.add_column(column.head, justify="right")
+        title = printable(f"{run.title}, eps {run.radius} (in brackets: the paper)")
+        table = Table("Model", title=Text(title), title_justify="left")
+        for head in heads(run):
+            table.add_column(head.replace(" of ", "\nof "), justify="right")
         for row in rows(run):
-            cells = (f"{cell.text} ({cell.paper})" if cell.paper else cell.text for cell in row.cells)
-            table.add_row(row.model.title, *cells)
+            table.add_row(*(Text(printable(text)) for text in (row.model.title, *texts(run, row))))
         for title, figures in run.literature.items():
             cells = (f"({cell})" if (cell := published_cell(figures, column)) else "" for column in COLUMNS)
-            table.add_row(title, *cells, style="dim")
+            table.add_row(Text(printable(title)), *cells, style="dim")
         console.print(table)
-    typer.echo(f"Table: {(folder / 'table.md').resolve()}")
-    typer.echo(f"Report: {(folder / 'report.html').resolve()}")
+        console.print(printable(undecided(run)), markup=False, highlight=False)
+    say(f"Table: {(folder / 'table.md').resolve()}")
+    say(f"Report: {(folder / 'report.html').resolve()}")
 
 
 def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:
@@ -140,7 +153,7 @@ def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:
     lines.append((ALL, "All of them; what they share is made once", pipeline.work(experiments)))
     width = max(len(name) for name, _, _ in lines)
     for name, title, work in lines:
-        typer.echo(f"{name:<{width}}  {title}. {_words(work)}")
+        say(f"{name:<{width}}  {title}. {_words(work)}")
 
 
 def _words(work: pipeline.Work) -> str:

@@ -7,10 +7,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lipgraft import pipeline
-from lipgraft.cli.common import DataRootOption, DeviceOption, JsonOption, example, parse_set, resolve_device
+from lipgraft.cli.common import (
+    DataRootOption,
+    DeviceOption,
+    JsonOption,
+    OwnSeedOption,
+    ThreadsOption,
+    announcer,
+    example,
+    parse_set,
+    resolve_device,
+)
 from lipgraft.cli.report import show
 from lipgraft.errors import SettingsError
 
@@ -36,7 +45,8 @@ def run(
     ] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the recipe's.")] = None,
+    threads: ThreadsOption = None,
+    seed: OwnSeedOption = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print every key of a recipe, and stop.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -49,22 +59,16 @@ def run(
         return
     if recipe is None:
         raise SettingsError(f"which recipe? Known: {', '.join(pipeline.recipe_names())}, or a YAML file of your own.")
-    changes = {**parse_set(set_), **({} if seed is None else {"seed": seed})}
+    given = {"seed": seed, "threads": threads}
+    changes = {**parse_set(set_), **{key: value for key, value in given.items() if value is not None}}
     chosen = pipeline.load_recipe(recipe, changes)
     directory = out or Path("runs") / chosen.name
-    console = Console(stderr=True, highlight=False)
-
-    def announce(what: str, done: bool) -> None:
-        console.print(
-            f"· {what}{', done before' if done else ''}", style="dim" if done else "", markup=False, soft_wrap=True
-        )
-
     results = pipeline.run(
         chosen,
         directory,
         device=resolve_device(device),
         data_root=data_root,
         progress=sys.stderr.isatty(),
-        announce=announce,
+        announce=announcer(),
     )
     show(results, directory, json)

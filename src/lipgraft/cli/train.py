@@ -21,15 +21,18 @@ from lipgraft.cli.common import (
     DeviceOption,
     JsonOption,
     SeedOption,
+    ThreadsOption,
     example,
     parse_set,
     print_json,
     read_yaml,
     resolve_device,
+    say,
 )
 from lipgraft.cli.loading import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
+from lipgraft.locking import held
 from lipgraft.settings import build, setting, to_mapping
 from lipgraft.version import __version__
 
@@ -67,6 +70,7 @@ def train(
     ] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -76,20 +80,23 @@ def train(
     place, run = resolve_device(device), out or Path("runs") / Path(recipe).stem
     dataset = datasets.load(chosen.data, root=data_root)
     network = _network(chosen, dataset, seed)
-    if not resume:
-        if (run / "checkpoints" / "state.safetensors").exists():
-            raise SettingsError(f"{run} already holds a run; add --resume to go on with it, or choose another --out.")
-        _write_config(run / "config.yaml", chosen, seed, place)
-    result = training.train(
-        network, dataset, chosen.train, run_dir=run, resume=resume, device=place, seed=seed, progress=not json
-    )
+    with held(run):
+        if not resume:
+            if (run / "checkpoints" / "state.safetensors").exists():
+                raise SettingsError(
+                    f"{run} already holds a run; add --resume to go on with it, or choose another --out."
+                )
+            _write_config(run / "config.yaml", chosen, seed, place)
+        result = training.train(
+            network, dataset, chosen.train, run_dir=run, resume=resume, device=place, seed=seed, progress=not json
+        )
     sa = training.accuracy(result.model, dataset.x_test, dataset.y_test)
     last = result.history[-1] if result.history else {}
     summary = {"checkpoint": str(result.checkpoint), "epochs": len(result.history), "best_epoch": result.best_epoch}
     if json:
         print_json({**summary, "test_sa": sa, "last": last})
     else:
-        typer.echo(f"{result.checkpoint}: best epoch {result.best_epoch} of {len(result.history)}, SA {sa:.2%} on test")
+        say(f"{result.checkpoint}: best epoch {result.best_epoch} of {len(result.history)}, SA {sa:.2%} on test")
 
 
 def read_recipe(name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> TrainRecipe:

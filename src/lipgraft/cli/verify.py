@@ -18,22 +18,24 @@ from lipgraft.cli.common import (
     DeviceOption,
     JsonOption,
     SeedOption,
+    ThreadsOption,
     example,
     parse_set,
     print_json,
     print_table,
     resolve_device,
+    say,
 )
 from lipgraft.cli.loading import load_model
 from lipgraft.cli.verify_vnnlib import verify_property, verify_table
 from lipgraft.errors import SettingsError
-from lipgraft.files import atomic_write_text
+from lipgraft.files import atomic_write_text, check_file, check_folder
 from lipgraft.settings import build, to_mapping
+from lipgraft.verify.database import Row
 from lipgraft.verify.measures import Measures, measure
 from lipgraft.verify.progress import Progress
 from lipgraft.verify.runs import verify_run
 from lipgraft.verify.settings import VerifySettings
-from lipgraft.verify.store import Row
 from lipgraft.version import __version__
 
 EPILOG = example(
@@ -76,6 +78,7 @@ def verify(
     ] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -102,6 +105,8 @@ def verify(
     chosen = {**{name: value for name, value in options.items() if value is not None}, **parse_set(option)}
     settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device)
+    if results is not None:
+        check_file(results)
     if checkpoint is not None and data is not None and eps is not None and out is not None:
         _verify_images(checkpoint, data, data_root, eps, out, start or 0, count, settings, where, json=json)
         return
@@ -141,9 +146,10 @@ def _verify_images(
     *,
     json: bool,
 ) -> None:
+    check_folder(out)
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
-    with Progress(limit=settings.total_seconds) as progress:
+    with Progress(settings=settings) as progress:
         _write_config(out, checkpoint, data, eps, settings, where)
         rows = verify_run(
             model,
@@ -159,7 +165,13 @@ def _verify_images(
         )
     measures = measure([row.verdict for row in rows])
     if json:
-        print_json({"measures": asdict(measures), "images": [_plain(row) for row in rows], "run": str(out)})
+        print_json(
+            {
+                "measures": {**asdict(measures), "over": measures.over},
+                "images": [_plain(row) for row in rows],
+                "run": str(out),
+            }
+        )
     else:
         _print(measures, f"{checkpoint.name} on {data}, eps {eps:.5g}")
 
@@ -182,17 +194,25 @@ def _plain(row: Row) -> dict[str, Any]:
     v = row.verdict
     facts = {
         name: getattr(v, name)
-        for name in ("status", "reason", "method", "margin", "seconds", "subproblems", "unstable")
+        for name in (
+            "status",
+            "reason",
+            "method",
+            "margin",
+            "seconds",
+            "subproblems",
+            "unstable",
+            "correct",
+            "attacked",
+        )
     }
     return {"image": row.image, "label": row.label, **facts, "counterexample": v.counterexample is not None}
 
 
 def _print(m: Measures, title: str) -> None:
+    shares = ("-" if share is None else f"{share:.2%}" for share in (m.sa, m.ra, m.va, m.unr))
     time = "-" if m.time is None else f"{m.time:.3g} s"
-    unr = "-" if m.unr is None else f"{m.unr:.2%}"
-    print_table(
-        ("images", "SA", "RA", "VA", "UNR", "Time"),
-        [(m.count, f"{m.sa:.2%}", f"{m.ra:.2%}", f"{m.va:.2%}", unr, time)],
-        title,
-    )
-    typer.echo(f"verified {m.verified}, falsified {m.falsified}, unknown {m.unknown}, error {m.error}")
+    print_table(("", "SA", "RA", "VA", "UNR", "Time"), [("", *shares, time), ("of images", *m.over.values())], title)
+    reasons = ", ".join(f"{reason} {count}" for reason, count in m.reasons.items())
+    unknown = f"unknown {m.unknown}{f' ({reasons})' if reasons else ''}"
+    say(f"verified {m.verified}, falsified {m.falsified}, {unknown}, error {m.error}")

@@ -22,7 +22,8 @@ def certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Path
 
     Until then the verifier's own store in the folder keeps what is decided, so that a killed run loses no image.
     """
-    settings, live = shop.recipe.certify, Progress()
+    settings = shop.recipe.certify
+    live = Progress(settings=settings.verifier)
     with live if shop.progress else nullcontext():
         rows = verify_run(
             network,

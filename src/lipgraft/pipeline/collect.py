@@ -78,7 +78,7 @@ def _model(run: RunDirectory, model: ModelRecipe) -> ModelResult:
         title=model.title,
         sa=accuracy["sa"],
         ra=accuracy["ra"],
-        va=certified["va"],
+        va=_number(certified["va"]),
         unr=_number(certified["unr"]),
         time=_number(certified["time"]),
         lipschitz=lipschitz["means"],
@@ -87,6 +87,16 @@ def _model(run: RunDirectory, model: ModelRecipe) -> ModelResult:
         images=tuple(map(image_result, database.read(run.store, model.name))),
         published=None if model.paper is None else published(model.paper),
         seconds=_seconds(run, model),
+        over={
+            "sa": accuracy["count"],
+            "ra": accuracy["count"],
+            "va": certified["count"],
+            "unr": certified[
+                "bounded" if "bounded" in certified else "reached"
+            ],  # older runs did not tell the two apart
+            "time": certified["reached"],
+            "lipschitz": lipschitz["count"],
+        },
     )
 
 

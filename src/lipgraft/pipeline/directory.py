@@ -75,7 +75,7 @@ class RunDirectory:
         """What the run was started with: recipe, versions and hardware, or what `lipgraft verify` writes."""
         if not self.config.exists():
             raise SettingsError(f"{self.path} is not a run directory: it has no config.yaml; give one that a run made.")
-        content = yaml_text.load(self.config.read_text(encoding="utf-8"))
+        content = yaml_text.read(self.config, str(self.config))
         if not isinstance(content, Mapping) or not {"recipe", "verify"} & set(content):
             raise SettingsError(f"{self.config} is not that of a `run` or a `verify`; give a directory of one of them.")
         return dict(content)

@@ -11,7 +11,7 @@ from typing import Any
 
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.pipeline.loading import changed, over, read, resolve
-from lipgraft.pipeline.recipe import Recipe
+from lipgraft.pipeline.recipe import Recipe, check_folder_name
 from lipgraft.pipeline.rows import expand
 from lipgraft.report.published import PUBLISHED, published
 from lipgraft.settings import build, setting
@@ -49,6 +49,9 @@ class RunFile:
     paper: str | None = setting(None, "Where the published rows are: cnn-b/cifar10 and the row's name make the key.")
     literature: dict[str, str] = setting({}, "Published rows that are not run here, by title.")
     smoke: dict[str, Any] = setting({}, "What --scale smoke lays over this run, after the experiment's.")
+
+    def __post_init__(self) -> None:
+        check_folder_name("a run's name", self.name)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def load_experiment(source: str | Path, scale: str = FULL, changes: Mapping[str,
     if scale not in SCALES:
         raise SettingsError(unknown_name("scale", scale, list(SCALES)))
     name = _named(str(source))
+    check_folder_name("an experiment's name", Path(name).stem)
     file = _file(name)
     changes = changes or {}
     runs = tuple(_run(file, run, Path(name).stem, scale, changes) for run in file.runs)

@@ -8,8 +8,6 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lipgraft import yaml_text
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.pipeline.recipe import Recipe
@@ -111,6 +109,10 @@ def read(source: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         return mapping
     base = str(mapping.pop("extends"))
     if base not in recipe_names():
+        if not _is_yaml(base):
+            raise SettingsError(
+                f"{source}: extends must name a recipe ({', '.join(recipe_names())}) or a .yaml file, got {base!r}."
+            )
         base = str(Path(source).parent / base)
     return over(read(base, (*seen, source)), mapping)
 
@@ -124,31 +126,29 @@ def over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _is_yaml(source: str) -> bool:
+    return Path(source).suffix in (".yaml", ".yml")
+
+
 def _find(source: str) -> Path | Traversable:
     if source in recipe_names():
         return _built_in() / f"{source}.yaml"
     if Path(source).is_file():
         return Path(source)
-    if Path(source).suffix in (".yaml", ".yml"):
+    if _is_yaml(source):
         raise SettingsError(f"there is no recipe at {source}; check the path.")
     raise SettingsError(f"{unknown_name('recipe', source, recipe_names())} A YAML file of your own works too.")
 
 
 def _parse(file: Path | Traversable, source: str) -> Mapping[str, Any]:
-    try:
-        content = yaml_text.load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{source} cannot be read: {error.strerror or error}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{source} is not valid YAML: {' '.join(str(error).split())}.") from None
-    return _mapping(content, source, "the top level")
+    return _mapping(yaml_text.read(file, source), source, "the top level")
 
 
 def _mapping(value: Any, where: str, what: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise SettingsError(f"{where}: {what} must be a mapping of settings, got {value!r}.")
+        raise SettingsError(f"{where}: {what} must be a mapping of settings, got a {type(value).__name__}.")
     return value
 
 

@@ -16,7 +16,7 @@ from lipgraft.graft.select import check_selection
 from lipgraft.lipschitz import NOTIONS, UNITS, LipschitzSettings
 from lipgraft.models import ACTIVATIONS, NETWORKS
 from lipgraft.report.published import published
-from lipgraft.settings import check_eps, setting
+from lipgraft.settings import check_eps, check_seed, check_threads, setting
 from lipgraft.train import TrainSettings
 from lipgraft.verify import VerifySettings
 
@@ -24,6 +24,19 @@ from lipgraft.verify import VerifySettings
 def _known(kind: str, name: str, names: Any) -> None:
     if name not in names:
         raise SettingsError(unknown_name(kind, name, list(names)))
+
+
+LONGEST_NAME = 100
+
+
+def check_folder_name(kind: str, name: str) -> None:
+    """A name that becomes a folder of its own: not the folder above, nor one elsewhere."""
+    if not name or name.startswith(".") or len(name) > LONGEST_NAME or re.search(r"[/\\\x00-\x1f\x7f-\x9f]", name):
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
+        raise SettingsError(
+            f"{kind} must be a plain name of 1 to {LONGEST_NAME} characters, without slashes, control characters or a "
+            f"dot in front, for it names a folder, got {shown!r}."
+        )
 
 
 def _at_least(least: int, **values: int | None) -> None:
@@ -77,8 +90,11 @@ class ModelRecipe:
     paper: str | None = setting(None, "The paper's row to show beside it, such as cnn-b/cifar10/ours.")
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
-            raise SettingsError(f"a model's name must be small letters, digits and hyphens, got {self.name!r}.")
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name) or len(self.name) > LONGEST_NAME:
+            raise SettingsError(
+                f"a model's name must be small letters, digits and hyphens, at most {LONGEST_NAME}, "
+                f"got {self.name[:LONGEST_NAME]!r}."
+            )
         if self.paper is not None:
             published(self.paper)
 
@@ -151,12 +167,14 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
+        check_folder_name("a recipe's name", self.name)
         entry(self.data)
         _known("network", self.network, NETWORKS)
         _known("activation", self.activation, ACTIVATIONS)
         check_eps(self.eps)
-        _at_least(0, seed=self.seed, examples=self.examples)
-        _at_least(1, threads=self.threads)
+        check_seed(self.seed)
+        check_threads(self.threads)
+        _at_least(0, examples=self.examples)
         if not self.models:
             raise SettingsError("a recipe needs at least one model to compare.")
         name, times = Counter(model.name for model in self.models).most_common(1)[0]

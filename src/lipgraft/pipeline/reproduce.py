@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from lipgraft.files import atomic_write_text
+from lipgraft.locking import held
 from lipgraft.pipeline.collect import collect, measured
 from lipgraft.pipeline.directory import Announce, RunDirectory
 from lipgraft.pipeline.experiment import Experiment, ExperimentRun
@@ -40,20 +41,21 @@ def reproduce(
     def finished(_: ModelRecipe) -> None:
         _write_table(folder, found(experiment, out, command))
 
-    for one in experiment.runs:
-        run(
-            one.recipe,
-            folder / one.name,
-            device=device,
-            data_root=data_root,
-            progress=progress,
-            announce=announce,
-            shared=Path(out) / SHARED,
-            measured=finished,
-        )
-    results = found(experiment, out, command)
-    _write_table(folder, results)
-    atomic_write_text(folder / "report.html", render_experiment(results))
+    with held(Path(out)):  # all of it: experiments share stages
+        for one in experiment.runs:
+            run(
+                one.recipe,
+                folder / one.name,
+                device=device,
+                data_root=data_root,
+                progress=progress,
+                announce=announce,
+                shared=Path(out) / SHARED,
+                measured=finished,
+            )
+        results = found(experiment, out, command)
+        _write_table(folder, results)
+        atomic_write_text(folder / "report.html", render_experiment(results))
     return results
 
 

@@ -19,13 +19,14 @@ def collect_single(path: Path, config: Mapping[str, Any]) -> RunResults:
     model = ModelResult(
         name=name,
         title=name,
-        sa=found.sa,
-        ra=found.ra,
-        va=found.va,
-        unr=math.nan if found.unr is None else found.unr,
-        time=math.nan if found.time is None else found.time,
+        sa=_number(found.sa),
+        ra=_number(found.ra),
+        va=_number(found.va),
+        unr=_number(found.unr),
+        time=_number(found.time),
         lipschitz={},
         images=tuple(map(image_result, rows)),
+        over=found.over,
     )
     return RunResults(
         name=name,
@@ -38,6 +39,10 @@ def collect_single(path: Path, config: Mapping[str, Any]) -> RunResults:
         settings=config["verify"],
         versions=config["versions"],
     )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def image_result(row: Row) -> ImageResult:

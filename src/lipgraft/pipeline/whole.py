@@ -16,7 +16,7 @@ from lipgraft import data as datasets
 from lipgraft import models
 from lipgraft.data import images
 from lipgraft.files import atomic_write_text
-from lipgraft.models import fingerprint
+from lipgraft.locking import held
 from lipgraft.pipeline import certifying, database, examples, measuring
 from lipgraft.pipeline.collect import collect
 from lipgraft.pipeline.directory import Announce, RunDirectory
@@ -25,6 +25,7 @@ from lipgraft.pipeline.recipe import ModelRecipe, Recipe
 from lipgraft.pipeline.shared import Shared
 from lipgraft.report import RunResults, render, summary
 from lipgraft.settings import to_mapping
+from lipgraft.verify.runs import identity_of
 
 
 def run(
@@ -46,10 +47,10 @@ def run(
     place = torch.device(device)
     directory = RunDirectory(Path(out), announce, None if shared is None else Shared(Path(shared)))
     data = datasets.load(recipe.data, root=data_root)
-    with _threads(recipe.threads):
+    with held(Path(out)), _threads(recipe.threads):
         directory.begin(recipe, place)
         _work(Workshop(recipe, directory, data.to(place), place, progress), measured)
-    return report(out)
+        return report(out)
 
 
 def _work(shop: Workshop, measured: Callable[[ModelRecipe], None]) -> None:
@@ -88,7 +89,7 @@ def report(path: str | Path) -> RunResults:
 def _measure(shop: Workshop, model: ModelRecipe, network: nn.Module) -> None:
     """Everything the report says of one model."""
     recipe, run, data = shop.recipe, shop.run, shop.data
-    known = {"data": recipe.data, "model": fingerprint(network), "eps": recipe.eps, "seed": recipe.seed}
+    known = {**_identity(shop, network), "seed": recipe.seed}
     run.stage(
         f"{model.name}.accuracy",
         f"{model.title}: accuracy, clean and attacked",
@@ -118,6 +119,13 @@ def _measure(shop: Workshop, model: ModelRecipe, network: nn.Module) -> None:
     )
 
 
+def _identity(shop: Workshop, network: nn.Module) -> dict[str, str]:
+    """What every measure of a network depends on; the settings of each come on top."""
+    recipe = shop.recipe
+    parts = identity_of(network, shop.data, recipe.eps, recipe.certify.verifier).texts()
+    return {key: value for key, value in parts.items() if key != "settings"}
+
+
 def _bounds(shop: Workshop, model: ModelRecipe, network: nn.Module) -> dict[str, Any]:
     """Unstable neurons over the images that reach the verifier, margins over those classified correctly."""
     recipe, data = shop.recipe, shop.data
@@ -141,6 +149,6 @@ def _examples(shop: Workshop, networks: dict[str, nn.Module]) -> None:
         examples.save(run.examples, shop.data, chosen, networks, verdicts)
         return {"images": chosen, "classes": list(shop.data.classes)}
 
-    marks = {name: fingerprint(network) for name, network in networks.items()}
-    inputs = {"models": marks, "certify": to_mapping(recipe.certify), "eps": recipe.eps, "examples": recipe.examples}
+    marks = {name: _identity(shop, network) for name, network in networks.items()}
+    inputs = {"models": marks, "certify": to_mapping(recipe.certify), "examples": recipe.examples}
     run.stage("examples", "images to look at", inputs, work, share=False)

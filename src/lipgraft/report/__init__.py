@@ -13,7 +13,7 @@ from lipgraft.report.results import (
     Published,
     RunResults,
 )
-from lipgraft.report.table import COLUMNS, headline, published_cell, rows, summary
+from lipgraft.report.table import COLUMNS, headline, heads, published_cell, rows, summary, texts, undecided
 
 __all__ = [
     "COLUMNS",
@@ -28,6 +28,7 @@ __all__ = [
     "RunResults",
     "experiment_summary",
     "headline",
+    "heads",
     "markdown",
     "published",
     "published_cell",
@@ -35,4 +36,6 @@ __all__ = [
     "render_experiment",
     "rows",
     "summary",
+    "texts",
+    "undecided",
 ]

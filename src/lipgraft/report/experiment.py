@@ -7,7 +7,7 @@ from typing import Any
 
 from lipgraft.report.results import ExperimentResults, RunResults
 from lipgraft.report.svg import number
-from lipgraft.report.table import COLUMNS, published_cell, rows, summary
+from lipgraft.report.table import COLUMNS, COUNTS, COUNTS_HELP, heads, published_cell, rows, summary, texts
 
 
 def experiment_summary(results: ExperimentResults) -> dict[str, Any]:
@@ -56,20 +56,20 @@ def markdown(results: ExperimentResults) -> str:
 
 
 def _table(run: RunResults) -> str:
-    heads = ["model", *(column.head for column in COLUMNS), "mean margin"]
-    lines = ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+    top = ["model", *heads(run), *COUNTS, "mean margin"]
+    lines = ["| " + " | ".join(top) + " |", "|---" + "|---:" * (len(top) - 1) + "|"]
     for row in rows(run):
-        cells = [f"{cell.text} ({cell.paper})" if cell.paper else cell.text for cell in row.cells]
-        lines.append("| " + " | ".join([_plain(row.model.title), *cells, number(row.model.margin)]) + " |")
+        cells = [*texts(run, row), *row.counts, number(row.model.margin)]
+        lines.append("| " + " | ".join([_plain(row.model.title), *cells]) + " |")
     for title, figures in run.literature.items():
         cells = [f"({paper})" if (paper := published_cell(figures, column)) else "" for column in COLUMNS]
-        lines.append("| " + " | ".join([_plain(title), *cells, ""]) + " |")
+        lines.append("| " + " | ".join([_plain(title), *cells, *("" for _ in COUNTS), ""]) + " |")
     return "\n".join(lines)
 
 
 def _sentence(run: RunResults) -> str:
     words = "; ".join(f"{key} {value}" for key, value in protocol(run).items())
-    return f"In brackets: the paper. {words[:1].upper()}{words[1:]}."
+    return f"In brackets: the paper. {COUNTS_HELP} {words[:1].upper()}{words[1:]}."
 
 
 def _origin(results: ExperimentResults) -> str:

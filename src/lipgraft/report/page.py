@@ -15,7 +15,7 @@ from lipgraft.report.charts.registry import COLOURS, Figure, colour, many
 from lipgraft.report.png import data_uri
 from lipgraft.report.results import STATUSES, Example, ExperimentResults, RunResults
 from lipgraft.report.svg import number
-from lipgraft.report.table import COLUMNS, Row, headline, published_cell, rows
+from lipgraft.report.table import COLUMNS, COUNTS, COUNTS_HELP, Row, headline, published_cell, rows
 from lipgraft.version import __version__
 
 
@@ -95,6 +95,8 @@ def _page(sections: list[Section], *, title: str, lead: str, notes: Sequence[str
         notes=notes,
         sections=sections,
         columns=COLUMNS,
+        counts=COUNTS,
+        counts_help=COUNTS_HELP,
         has_paper=literature or any(model.published is not None for model in models),
         colour=colour,
         colours=range(COLOURS),

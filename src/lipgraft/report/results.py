@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,7 @@ class ModelResult:
 
     lipschitz: mean over images by notion; the table shows the first. margins: the certified lower bound of the worst
     margin of each correctly classified image, by one bound method for all models. seconds: of each stage of the run.
+    over: how many images each measure speaks of, by its name.
     """
 
     name: str
@@ -77,6 +79,7 @@ class ModelResult:
     images: tuple[ImageResult, ...] = ()
     published: Published | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    over: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def grafted(self) -> bool:
@@ -89,6 +92,12 @@ class ModelResult:
 
     def count(self, status: str) -> int:
         return sum(image.status == status for image in self.images)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many images are unknown for each reason."""
+        found = Counter(image.reason or UNKNOWN for image in self.images if image.status == UNKNOWN)
+        return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True, eq=False)

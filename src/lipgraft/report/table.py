@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lipgraft.report.results import ModelResult, Published, RunResults
+from lipgraft.report.results import UNKNOWN, ModelResult, Published, RunResults
 from lipgraft.report.svg import number, percent
 
 
@@ -23,7 +23,7 @@ class Column:
 
 COLUMNS = (
     Column("sa", "SA %", "Standard accuracy: right on the image itself.", True, True),
-    Column("ra", "RA %", "Robust accuracy: right under the attack.", True, True),
+    Column("ra", "RA %", "Robust accuracy: right under the attack, over the images it was tried on.", True, True),
     Column("va", "VA %", "Verified accuracy: proved right everywhere in the box.", True, True),
     Column("unr", "UNR %", "Unstable neurons, mean over images; grafted ones never count.", True, False),
     Column("lipschitz", "Lipschitz", "Local Lipschitz constant, mean over images.", False, False),
@@ -31,25 +31,81 @@ COLUMNS = (
 )
 
 
+COUNTS = ("Reached", "Open")
+"""Heads of the last two columns: how many images reach the verifier, and how many of them end undecided and why."""
+COUNTS_HELP = "Reached: images for the verifier, correct and not broken by the attack. Open: left undecided, and why."
+
+
 @dataclass(frozen=True)
 class Cell:
-    """text: ours; paper: the published figure, or empty; best: no model of the run does better."""
+    """text: ours; over: how many images it speaks of, if known; paper: the published figure, or empty.
+
+    best: no model of the run does better.
+    """
 
     text: str
+    over: int | None
     paper: str
     best: bool
 
 
 @dataclass(frozen=True)
 class Row:
+    """counts: the texts under COUNTS."""
+
     model: ModelResult
     cells: tuple[Cell, ...]
+    counts: tuple[str, str]
 
 
 def rows(results: RunResults) -> list[Row]:
     """The table as text. Where the recipe names rows of the paper, each cell has the published figure too."""
     best = {column.key: _best(results, column) for column in COLUMNS}
-    return [Row(m, tuple(_cell(m, column, best[column.key]) for column in COLUMNS)) for m in results.models]
+    return [Row(m, tuple(_cell(m, column, best[column.key]) for column in COLUMNS), _counts(m)) for m in results.models]
+
+
+def heads(results: RunResults) -> list[str]:
+    """The heads of COLUMNS, each with the number of images where it is the same for all models."""
+    return [_head(results, column) for column in COLUMNS]
+
+
+def texts(results: RunResults, row: Row) -> list[str]:
+    """A row under `heads`: ours, the number of images where models differ in it, the paper's figure in brackets."""
+    out = []
+    for column, cell in zip(COLUMNS, row.cells, strict=True):
+        over = f" of {cell.over}" if column.key in OWN and _common(results, column) is None and cell.over else ""
+        out.append(f"{cell.text}{over} ({cell.paper})" if cell.paper else f"{cell.text}{over}")
+    return out
+
+
+def undecided(results: RunResults) -> str:
+    """One sentence on the images that the verifier left open, for tables without columns for them."""
+    words = []
+    for model in results.models:
+        reasons = f" ({_counts(model)[1]})" if model.reasons else ""
+        of = f" of {model.over['time']}" if "time" in model.over else ""
+        words.append(f"{model.title} {model.count(UNKNOWN)}{of}{reasons}")
+    return f"Left open, of the images that reach the verifier: {'; '.join(words)}."
+
+
+OWN = "sa", "ra", "va", "lipschitz"
+"""Measures with a number of images of their own; that of the others is in the column Reached."""
+
+
+def _head(results: RunResults, column: Column) -> str:
+    count = _common(results, column) if column.key in OWN else None
+    return column.head if count is None else f"{column.head} of {count}"
+
+
+def _common(results: RunResults, column: Column) -> int | None:
+    counts = {model.over.get(column.key) for model in results.models}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _counts(model: ModelResult) -> tuple[str, str]:
+    reasons = ", ".join(f"{reason} {count}" for reason, count in model.reasons.items())
+    reached = model.over.get("time")
+    return "–" if reached is None else str(reached), reasons or "0"
 
 
 def headline(results: RunResults) -> str:
@@ -91,6 +147,8 @@ def summary(results: RunResults) -> dict[str, Any]:
                     **{column.key: measure(m, column.key) for column in COLUMNS if column.key != "lipschitz"},
                     "lipschitz": dict(m.lipschitz),
                     "margin": m.margin,
+                    "over": dict(m.over),
+                    "unknown": m.reasons,
                     "verdicts": {s: m.count(s) for s in sorted({i.status for i in m.images})},
                     "grafted": sum(layer.grafted for layer in m.layers),
                     "neurons": sum(layer.neurons for layer in m.layers),
@@ -129,7 +187,8 @@ def _best(results: RunResults, column: Column) -> float:
 def _cell(model: ModelResult, column: Column, best: float) -> Cell:
     value = measure(model, column.key)
     paper = "" if model.published is None else published_cell(model.published, column)
-    return Cell(percent(value) if column.share else number(value), paper, value == best)
+    text = percent(value) if column.share else number(value)
+    return Cell(text, model.over.get(column.key), paper, value == best)
 
 
 def published_cell(figures: Published, column: Column) -> str:

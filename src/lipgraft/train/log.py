@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lipgraft.errors import SettingsError
-from lipgraft.files import atomic_write_text
+from lipgraft.files import atomic_write_text, written
 
 
 class MetricsFile:
@@ -23,7 +23,7 @@ class MetricsFile:
         atomic_write_text(path, "".join(json.dumps(record) + "\n" for record in history))
 
     def write(self, record: dict[str, float]) -> None:
-        with self.path.open("a") as file:
+        with written(self.path), self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from lipgraft import models
 from lipgraft.attack.search import search
 from lipgraft.data import Dataset, images
 from lipgraft.errors import NumericalError, SettingsError
+from lipgraft.locking import held
 from lipgraft.models.spec import ModelSpec
 from lipgraft.settings import to_mapping
 from lipgraft.train.capture import runner
@@ -61,13 +63,15 @@ def train(
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    run = _Run(model, data, settings, Path(run_dir) if run_dir is not None else None, torch.device(device), seed)
-    run.begin(resume)
-    try:
-        run.epochs(progress)
-    finally:
-        run.states.wait()
-    return run.finish()
+    directory = None if run_dir is None else Path(run_dir)
+    with nullcontext() if directory is None else held(directory):
+        run = _Run(model, data, settings, directory, torch.device(device), seed)
+        run.begin(resume)
+        try:
+            run.epochs(progress)
+        finally:
+            run.states.wait()
+        return run.finish()
 
 
 class _Run:

@@ -65,6 +65,7 @@ def bench_verify(
         "ra": figures.ra,
         "va": figures.va,
         "unr": figures.unr,
+        "over": figures.over,
         "survivors": figures.reached,
         "verified": figures.verified,
         "falsified": figures.falsified,

@@ -20,7 +20,6 @@ from lipgraft.verify.ledger import Decided
 from lipgraft.verify.memory import affordable, in_halves
 from lipgraft.verify.opened import Opened
 from lipgraft.verify.stages import Sorted, attacked, clean
-from lipgraft.verify.verdict import Verdict
 
 CPU_GROUP = 32
 """Images that are attacked and bounded together on a CPU, at most: more would not be faster, and verdicts come late."""
@@ -42,25 +41,36 @@ def cascade(job: Job, watch: Watch | None = None) -> Iterator[Decided]:
 
 
 def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
+    early: list[Decided] = []
     right: list[int] = []
     size = affordable(job.network, job.x.device, 1, default_batch(job.x.device))
     for first in range(0, len(job.x), size):
         images = list(range(first, min(first + size, len(job.x))))
         named = _guarded(job, clean, images) if not _past(job, GRACE) else Sorted(rest=images)
-        yield from named.decided
+        early += named.decided
         right += named.rest
     size = job.settings.images if job.x.device.type == "cuda" else min(job.settings.images, CPU_GROUP)
     waiting: list[Opened] = []
     neurons = sum(math.prod(node.shape) for _, node in job.network.activations())
     piece = affordable(job.network, job.x.device, 1 + neurons // NEURONS, size)
+    turn = job.settings.attack_restarts > 0 and not job.late()
     for first in range(0, len(right), size):
-        survived = Sorted(rest=right[first : first + size])
-        if not job.late():
-            survived = _guarded(job, attacked, survived.rest)
+        group = right[first : first + size]
+        survived = Sorted(rest=group) if job.late() else _guarded(job, attacked, group)
+        # An image that needs no attack counts as attacked where its neighbours are: RA speaks of both kinds.
+        turn = job.ledger.attacked[group[0]]
+        known = sum(image < group[-1] for image, _ in early)
+        yield from _with_turn(early[:known], turn)
+        early = early[known:]
         yield from survived.decided
         yield from _bounded(job, survived.rest, piece, waiting)
+    yield from _with_turn(early, turn)
     if waiting:
         yield from BranchAndBound(job, Opened.cat(waiting), watch).run()
+
+
+def _with_turn(decided: list[Decided], turn: bool) -> Iterator[Decided]:
+    return ((image, replace(verdict, attacked=turn)) for image, verdict in decided)
 
 
 def _past(job: Job, grace: float) -> bool:
@@ -145,9 +155,5 @@ def _rechecked(job: Job, watch: Watch | None) -> Iterator[Decided]:
             yield image, replace(verdict, seconds=seconds, subproblems=subproblems, margin=repeated.margin)
         else:
             reason = "timeout" if repeated.reason == "timeout" else "recheck"
-            yield (
-                image,
-                Verdict(
-                    "unknown", reason, None, repeated.margin, seconds, verdict.method, subproblems, verdict.unstable
-                ),
-            )
+            doubt = replace(verdict, status="unknown", reason=reason, margin=repeated.margin)
+            yield image, replace(doubt, seconds=seconds, subproblems=subproblems)

@@ -31,6 +31,8 @@ class Ledger:
         self.margin: list[float | None] = [None] * images
         self.unstable: list[float | None] = [None] * images
         self.method: list[str | None] = [None] * images
+        self.correct: list[bool | None] = [None] * images
+        self.attacked = [False] * images
 
     def now(self) -> float:
         """Seconds since the call began, after the device has done all it was asked to."""
@@ -79,6 +81,8 @@ class Ledger:
             method=self.method[image] if method is None else method,
             subproblems=self.subproblems[image],
             unstable=self.unstable[image],
+            correct=self.correct[image],
+            attacked=self.attacked[image],
         )
 
     def failed(self, image: int, reason: str) -> Decided:

@@ -1,29 +1,44 @@
-"""A live line for people: how far a run is."""
+"""A live line for people: how far a run is, and when it ends, as far as anybody can say."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
+from typing import get_args
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from lipgraft.verify.store import Row
+from lipgraft.verify.database import Row
+from lipgraft.verify.settings import VerifySettings
+from lipgraft.verify.verdict import Status
 
 
 class Progress:
-    """Counts of a run, shown on a terminal's standard error while it goes on."""
+    """Counts of a run, shown on a terminal's standard error while it goes on.
 
-    def __init__(self, console: Console | None = None, limit: float | None = None) -> None:
-        """limit: seconds after which the run ends by itself, if it has such a limit."""
-        self._limit = limit
+    settings: those of the run, whose limits bound the time that is left. clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        settings: VerifySettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._clock = settings, clock
+        self.total, self.new, self.subproblems = 0, 0, 0
+        # With all keys from the start: the line is made in a thread of its own, while this one counts.
+        self.counts = Counter(dict.fromkeys(get_args(Status), 0))
+        self.began = self.branching = self.last = clock()
         self._console = console or Console(stderr=True)
-        self._live = Live(console=self._console, refresh_per_second=4, transient=True)
-        self.total, self.subproblems = 0, 0
-        self.counts: Counter[str] = Counter()
-        self.began = self.branching = time.monotonic()
+        # The line is made anew at every refresh: between two verdicts minutes may pass.
+        self._live = Live(
+            console=self._console, refresh_per_second=4, transient=True, get_renderable=lambda: Text(self.line())
+        )
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
@@ -39,24 +54,20 @@ class Progress:
     def started(self, total: int, rows: list[Row]) -> None:
         self.total = total
         self.counts.update(row.verdict.status for row in rows)
-        self._show()
 
     def decided(self, row: Row) -> None:
+        self.new += 1
         self.counts[row.verdict.status] += 1
-        self._show()
+        self.last = self._clock()
 
     def bounded(self, subproblems: int) -> None:
         if self.subproblems == 0:
-            self.branching = time.monotonic()
+            self.branching = self._clock()
         self.subproblems += subproblems
-        self._show()
 
     def line(self) -> str:
-        """decided / all, by status, speed of branch and bound, time so far and at most.
-
-        How long the open images will take cannot be told from those that ended: they are open because they are hard.
-        """
-        done, now = self.counts.total(), time.monotonic()
+        """decided / all, by status, speed of branch and bound, time taken and time left."""
+        done, now = self.counts.total(), self._clock()
         parts = [
             f"decided {done}/{self.total}",
             f"open {self.total - done}",
@@ -65,14 +76,29 @@ class Progress:
         ]
         if self.subproblems and now > self.branching:
             parts.append(f"{self.subproblems / (now - self.branching):,.0f} subproblems/s")
-        spent = _clock(now - self.began)
-        parts.append(spent if self._limit is None else f"{spent} of at most {_clock(self._limit)}")
+        parts.append(f"{_minutes(now - self.began)} so far")
+        parts += self._left(now, self.total - done)
         return " | ".join(parts)
 
-    def _show(self) -> None:
-        if self._live.is_started:
-            self._live.update(Text(self.line()))
+    def _left(self, now: float, images: int) -> list[str]:
+        """The time left if the open images take as long as those before, or as the present one has taken by now.
+
+        Easy images end first, so this is not the most it can take; the run's limits are, where it has some.
+        """
+        most = self._most(now, images)
+        if self.new:
+            each = max((self.last - self.began) / self.new, now - self.last)
+            if each * images < most:
+                return [f"about {_minutes(each * images)} left"]
+        return [f"at most {_minutes(most)} left"] if most < float("inf") else []
+
+    def _most(self, now: float, images: int) -> float:
+        if self._settings is None:
+            return float("inf")
+        whole = self._settings.total_seconds
+        alone = self._settings.timeout * images
+        return alone if whole is None else min(alone, max(whole - (now - self.began), 0.0))
 
 
-def _clock(seconds: float) -> str:
+def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

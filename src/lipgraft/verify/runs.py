@@ -11,12 +11,14 @@ from torch import nn
 
 from lipgraft.data import Dataset, images
 from lipgraft.errors import SettingsError
-from lipgraft.models import fingerprint
+from lipgraft.network import full_precision, trace
 from lipgraft.settings import to_mapping
 from lipgraft.verify.api import verify_stream
 from lipgraft.verify.bab import Watch
+from lipgraft.verify.database import Row
+from lipgraft.verify.fingerprint import Identity
 from lipgraft.verify.settings import VerifySettings
-from lipgraft.verify.store import Identity, ResultStore, Row
+from lipgraft.verify.store import ResultStore
 
 RESULTS = "results.sqlite"
 
@@ -46,7 +48,7 @@ def verify_run(
         raise SettingsError(
             f"there are no images to verify; of {size} test images, start must be one and count at least 1."
         )
-    identity = Identity(fingerprint(model), data.name, float(eps), to_mapping(chosen))
+    identity = identity_of(model, data, eps, chosen)
     with ResultStore(Path(out) / RESULTS, identity) as store:
         before = [row for row in store.rows() if row.image in wanted]
         if started is not None:
@@ -63,3 +65,10 @@ def verify_run(
                 if decided is not None:
                     decided(row)
         return [row for row in store.rows() if row.image in wanted]
+
+
+def identity_of(model: nn.Module, data: Dataset, eps: float, settings: VerifySettings) -> Identity:
+    """What the verdicts on test images of a data set depend on."""
+    with full_precision():
+        network = trace(model, data.input_shape)
+    return Identity.of(network, data.x_test, data.y_test, eps, to_mapping(settings), data.name)

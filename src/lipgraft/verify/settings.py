@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from lipgraft.errors import SettingsError
-from lipgraft.settings import setting
+from lipgraft.settings import check_seed, setting
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class VerifySettings:
         for name in counts:
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} must not be negative, got {getattr(self, name)}.")
+        check_seed(self.seed)
         if self.batch < 2:
             raise SettingsError(f"batch must be at least 2, the two halves of a split, got {self.batch}.")
         for field in fields(self):

@@ -48,6 +48,7 @@ def clean(job: Job, images: list[int]) -> Sorted:
         )
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
     for image, (value, is_sound, is_wrong, is_proved, is_point) in zip(images, rows, strict=True):
+        ledger.correct[image] = is_sound and not is_wrong
         if not is_sound:
             reason = "the image or its logits contain NaN or infinity"
             out.decided.append(ledger.verdict(image, "error", reason=reason))
@@ -88,6 +89,8 @@ def attacked(job: Job, images: list[int]) -> Sorted:
         charge=_charging(job, images),
     )
     out = Sorted()
+    for image in images:
+        ledger.attacked[image] = found.complete
     for place in torch.nonzero(found.broken).flatten().tolist():
         seen = job.replay(images[place], found.x[place])
         if seen is not None:

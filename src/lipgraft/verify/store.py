@@ -5,62 +5,38 @@ A killed process leaves whole rows or none (the journal is a write-ahead log), s
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import os
 import sqlite3
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
 
-import numpy as np
-import torch
-from torch import Tensor
+from lipgraft.errors import FileError
+from lipgraft.files import check_folder
+from lipgraft.locking import hold_file
+from lipgraft.verify.database import (
+    COLUMNS,
+    DEFINITIONS,
+    PLACES,
+    Row,
+    StoreError,
+    connect,
+    is_results,
+    read_rows,
+    reading,
+    speaking,
+    tables,
+    to_values,
+)
+from lipgraft.verify.fingerprint import Identity
 
-from lipgraft.errors import LipgraftError
-from lipgraft.verify.verdict import Verdict
+FORMAT = "2"
+"""Of the file. Format 1 did not record the images, the version, nor whether an image was attacked."""
 
-FORMAT = "1"
-
-TABLES = """
-CREATE TABLE IF NOT EXISTS run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS results (
-    image INTEGER PRIMARY KEY, label INTEGER NOT NULL, status TEXT NOT NULL, reason TEXT, method TEXT, margin REAL,
-    seconds REAL NOT NULL, subproblems INTEGER NOT NULL, unstable REAL, counterexample BLOB
-);
-"""
-COLUMNS = "image, label, status, reason, method, margin, seconds, subproblems, unstable, counterexample"
-
-
-class StoreError(LipgraftError):
-    """A results file is damaged, in use, or of another run."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What results belong to. Results of another model, data set, eps or settings never mix with these."""
-
-    model: str
-    dataset: str
-    eps: float
-    settings: Mapping[str, Any]
-
-    def texts(self) -> dict[str, str]:
-        settings = json.dumps(dict(self.settings), sort_keys=True)
-        return {"model": self.model, "dataset": self.dataset, "eps": repr(self.eps), "settings": settings}
-
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """image: its index in the test set; label: its class."""
-
-    image: int
-    label: int
-    verdict: Verdict
+TABLES = (
+    "CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    f"CREATE TABLE results (image INTEGER PRIMARY KEY, {DEFINITIONS})",
+)
 
 
 class ResultStore:
@@ -69,11 +45,16 @@ class ResultStore:
     def __init__(self, path: str | os.PathLike[str], identity: Identity) -> None:
         """Open or create the file; a file of another run is refused with a sentence."""
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.path)
+        check_folder(self.path.parent)
         try:
-            self._connection = _connect(self.path)
-            self._claim(identity)
+            self._lock = hold_file(self.path)
+        except FileError as error:
+            raise StoreError(str(error)) from None
+        self._connection: sqlite3.Connection | None = None
+        try:
+            with speaking(self.path):
+                self._connection = connect(self.path)
+                self._claim(self._connection, identity)
         except StoreError:
             self.close()
             raise
@@ -87,114 +68,85 @@ class ResultStore:
         self.close()
 
     def close(self) -> None:
-        if hasattr(self, "_connection"):
+        if self._connection is not None:
             self._connection.close()
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.release()
 
-    def _claim(self, identity: Identity) -> None:
-        """Write what the file belongs to, or compare."""
+    def _claim(self, connection: sqlite3.Connection, identity: Identity) -> None:
+        """Write what the file belongs to, or compare. Nothing is written to a file that is not wholly ours."""
+        known = tables(connection)
         new = {"format": FORMAT, **identity.texts()}
-        with self._connection:
-            self._connection.executemany("INSERT OR IGNORE INTO run VALUES (?, ?)", list(new.items()))
-        old = dict(self._connection.execute("SELECT key, value FROM run"))
+        if not known:
+            connection.execute("PRAGMA journal_mode=WAL")
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                for table in TABLES:
+                    connection.execute(table)
+                connection.executemany("INSERT INTO run VALUES (?, ?)", list(new.items()))
+            return
+        old = _belongs(self.path, connection, known)
         for key, value in new.items():
-            if old[key] != value:
-                raise StoreError(f"{self.path} {_difference(key, old[key], value)}; give another --out to start anew.")
+            if old.get(key) != value:
+                raise StoreError(f"{self.path} {_difference(key, old, value)}; give another --out to start anew.")
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreError(f"{self.path} is closed.")
+        return self._connection
 
     def put(self, row: Row) -> None:
         """Write one image's verdict; an image that is there already is left as it is."""
-        v = row.verdict
-        margin = None if v.margin is None or math.isnan(v.margin) else v.margin
-        example = None if v.counterexample is None else _to_bytes(v.counterexample)
-        values = (
-            row.image,
-            row.label,
-            v.status,
-            v.reason,
-            v.method,
-            margin,
-            v.seconds,
-            v.subproblems,
-            v.unstable,
-            example,
-        )
-        with self._connection:
-            self._connection.execute(f"INSERT OR IGNORE INTO results ({COLUMNS}) VALUES ({'?, ' * 9}?)", values)
+        with speaking(self.path), self.connection as connection:
+            connection.execute(f"INSERT OR IGNORE INTO results ({COLUMNS}) VALUES ({PLACES})", to_values(row))
 
     def done(self) -> set[int]:
         """The images that have a verdict."""
-        return {image for (image,) in self._connection.execute("SELECT image FROM results")}
+        with speaking(self.path):
+            return {image for (image,) in self.connection.execute("SELECT image FROM results")}
 
     def rows(self) -> list[Row]:
         """All rows, in the order of the images."""
-        return _rows(self._connection)
+        with speaking(self.path):
+            return read_rows(self.connection)
 
 
 def read_results(path: str | os.PathLike[str]) -> list[Row]:
-    """The rows of a results file, in the order of the images; also while another process writes it."""
-    if not Path(path).is_file():
+    """The rows of a results file of this or an older version, in the order of the images.
+
+    Also while another process writes it, and where nothing may be written.
+    """
+    file = Path(path)
+    if not file.is_file():
         raise StoreError(f"there is no results file {path}; `lipgraft verify ... --out` writes one.")
-    connection = _connect(Path(path))
-    try:
-        return _rows(connection)
-    finally:
-        connection.close()
+    with speaking(file), reading(file) as connection:
+        _belongs(file, connection, tables(connection))
+        return read_rows(connection)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=30.0)
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.executescript(TABLES)
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        raise StoreError(f"{path} is not a results file ({error}); remove it or give another --out.") from None
-    return connection
+def _belongs(path: Path, connection: sqlite3.Connection, known: dict[str, set[str]]) -> dict[str, str]:
+    """What a file says of itself; a file of something else is refused."""
+    if known.get("run") != {"key", "value"} or not is_results(known.get("results", set())):
+        raise StoreError(f"{path} is an SQLite file of something else, not of `lipgraft verify`; give another --out.")
+    return dict(connection.execute("SELECT key, value FROM run"))
 
 
-def _rows(connection: sqlite3.Connection) -> list[Row]:
-    out: list[Row] = []
-    for row in connection.execute(f"SELECT {COLUMNS} FROM results ORDER BY image"):
-        image, label, status, reason, method, margin, seconds, subproblems, unstable, example = row
-        point = None if example is None else _from_bytes(example)
-        verdict = Verdict(status, reason, point, margin, seconds, method, subproblems, unstable)
-        out.append(Row(image, label, verdict))
-    return out
-
-
-def _difference(key: str, old: str, new: str) -> str:
+def _difference(key: str, old: dict[str, str], new: str) -> str:
     """The sentence's middle: what the file holds that this run does not want."""
+    was = old.get(key, "")
+    if key == "format" and was == "1":
+        return (
+            "was written by an older lipgraft, which did not record which images and which verifier its results belong "
+            "to, so it can be read (`lipgraft report`) but not continued"
+        )
     if key == "settings":
-        before, after = json.loads(old), json.loads(new)
+        before, after = json.loads(was), json.loads(new)
         names = [n for n in sorted({*before, *after}) if before.get(n) != after.get(n)]
         parts = [f"{n} {before.get(n)!r} instead of {after.get(n)!r}" for n in names]
         return f"holds results with other settings ({', '.join(parts)})"
-    if key == "model":
-        return f"holds results of another model (fingerprint {old[:12]} instead of {new[:12]})"
-    return f"holds results with {key} {old} instead of {new}"
-
-
-def _lock(path: Path) -> IO[str] | None:
-    """One writer at a time; the system takes the lock back when the process ends, however it ends."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    file = open(path.with_name(path.name + ".lock"), "w", encoding="utf-8")  # noqa: SIM115  (held until close)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise StoreError(f"another process is writing to {path}; wait for it, or give another --out.") from None
-    return file
-
-
-def _to_bytes(point: Tensor) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, point.detach().cpu().numpy(), allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _from_bytes(data: bytes) -> Tensor:
-    return torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
+    if key in ("model", "images"):
+        what = "of another model" if key == "model" else "for other images or labels under the same name"
+        return f"holds results {what} (fingerprint {was[:12]} instead of {new[:12]})"
+    if key == "verifier":
+        return f"holds results of lipgraft {was}, and this is {new}"
+    return f"holds results with {key} {was} instead of {new}"

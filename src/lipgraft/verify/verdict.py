@@ -27,6 +27,9 @@ class Verdict:
     method: the stage that decided, or the last one that ran: "misclassified", "pgd", "crown", "alpha-crown", "bab".
     subproblems: how many were bounded in branch and bound. unstable: share of all neurons that are neither grafted nor
     stable under CROWN's bounds; None for an image that never reached the verifier.
+    correct: whether the model classifies the image itself correctly; None: it was never asked. attacked: whether the
+    attack before the verifier had its turn with the image (one that is misclassified anyway needs none); None: results
+    of older versions, which did not say.
     """
 
     status: Status
@@ -37,6 +40,8 @@ class Verdict:
     method: str | None = None
     subproblems: int = 0
     unstable: float | None = None
+    correct: bool | None = None
+    attacked: bool | None = None
 
     @property
     def reached_verifier(self) -> bool:

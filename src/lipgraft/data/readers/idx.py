@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -14,25 +16,37 @@ from lipgraft.data.readers.arrays import Arrays, Bytes, checked, reads
 from lipgraft.errors import DataError
 
 UNSIGNED_BYTE = 8
+MOST_BYTES = 2**30
 
 
 def read_idx(path: Path) -> Bytes:
-    """An idx file of bytes: two zeros, the type, the number of axes, each length (4 bytes, big endian), the values."""
+    """An idx file of bytes: two zeros, the type, the number of axes, each length (4 bytes, big endian), the values.
+
+    No more is unpacked than the lengths promise, and a byte to see whether there is more.
+    """
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _read_idx(path, file)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch the file again.") from None
-    if len(content) < 4 or content[:3] != bytes((0, 0, UNSIGNED_BYTE)):
+
+
+def _read_idx(path: Path, file: IO[bytes]) -> Bytes:
+    start = file.read(4)
+    if len(start) < 4 or start[:3] != bytes((0, 0, UNSIGNED_BYTE)):
         raise DataError(f"{path} is not an idx file of bytes; fetch the file again.")
-    axes = content[3]
-    start = 4 + 4 * axes
-    if len(content) < start:
+    lengths = file.read(4 * start[3])
+    if len(lengths) < 4 * start[3]:
         raise DataError(f"{path} is truncated; fetch the file again.")
-    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", count=axes, offset=4))
-    expected = start + int(np.prod(shape, dtype=np.int64))
+    shape = tuple(int(n) for n in np.frombuffer(lengths, ">u4"))
+    expected = math.prod(shape)
+    if expected > MOST_BYTES:
+        raise DataError(f"{path} says that it holds {expected} bytes, more than any data set; fetch the file again.")
+    content = file.read(expected + 1)
     if len(content) != expected:
-        raise DataError(f"{path} has {len(content)} bytes where {expected} are expected; fetch the file again.")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
+        found = f"only {len(content)}" if len(content) < expected else "more than the"
+        raise DataError(f"{path} has {found} bytes of values where {expected} are expected; fetch the file again.")
+    return np.frombuffer(content, np.uint8).reshape(shape).copy()
 
 
 @reads("mnist", "fashion-mnist")

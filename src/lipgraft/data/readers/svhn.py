@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from lipgraft.data.catalogue import Entry
 from lipgraft.data.readers.arrays import Arrays, Bytes, checked, reads
 from lipgraft.errors import DataError
+
+MOST_VALUES = 2**31
+"""SVHN's largest array, the extra images, has 1.6e9 values."""
 
 
 @reads("svhn")
@@ -22,10 +26,13 @@ def read_svhn(entry: Entry, root: Path) -> Arrays:
 
 def _read_mat(entry: Entry, path: Path) -> tuple[Bytes, NDArray[np.int64]]:
     """X: (H, W, C, N) uint8; y: (N, 1) in 1..10."""
-    from scipy.io import loadmat  # here, because importing scipy.io is slow
+    from scipy.io import loadmat, whosmat  # here, because importing scipy.io is slow
     from scipy.io.matlab import MatReadError
 
     try:
+        # The sizes first: a small file may unpack to any size.
+        if any(math.prod(shape) > MOST_VALUES for name, shape, _ in whosmat(path) if name in ("X", "y")):
+            raise DataError(f"{path} says that it holds more than any data set; fetch the file again.")
         content = loadmat(path, variable_names=("X", "y"))
     except (MatReadError, ValueError, TypeError, OSError, EOFError, NotImplementedError, zlib.error) as error:
         raise DataError(f"{path} is damaged or not a MATLAB 5 file ({error}); fetch the file again.") from None

@@ -40,7 +40,18 @@ def accuracy(results: RunResults) -> Markup | None:
             parts.append(bar(x + 1, y(share), width - 2, bottom - y(share), colour(results, model), hint))
             parts.append(text(x + width / 2, y(share) - 4, percent(share, 0), "v", "middle"))
         parts.append(text(centre, bottom + 18, f"{short}, {word}", "t", "middle"))
-    return drawing(bottom + 28, "Standard, robust and verified accuracy of each model, in per cent", *parts)
+        counts = sorted({model.over[key] for model in results.models if key in model.over})
+        if counts:
+            parts.append(
+                text(
+                    centre,
+                    bottom + 33,
+                    f"of {' to '.join(map(str, counts[:: len(counts) - 1 or 1]))} images",
+                    "m",
+                    "middle",
+                )
+            )
+    return drawing(bottom + 42, "Standard, robust and verified accuracy of each model, in per cent", *parts)
 
 
 @figure(
