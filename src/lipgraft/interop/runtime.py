@@ -25,9 +25,11 @@ class OnnxRuntime:
         options.log_severity_level = 4  # what matters is raised
         model = self.file.model.SerializeToString() if self.file.packed else str(self.file.path)
         errors: Any = need("onnxruntime.capi.onnxruntime_pybind11_state")
-        kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+        kinds: list[type[Exception]] = [
+            kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)
+        ]
         # Its own errors have no common base; ValueError and RuntimeError are what its Python side adds.
-        self._failures = (*kinds, ValueError, RuntimeError)
+        self._failures: tuple[type[Exception], ...] = (*kinds, ValueError, RuntimeError)
         try:
             # Without enable_fallback=0, it tells of errors on standard output and tries again.
             session: Any = runtime.InferenceSession(

@@ -178,6 +178,10 @@ def _decide(subject: Subject, region: Region, deadline: float, settings: VerifyS
     left = deadline - time.monotonic()
     if left <= 0:
         return VnnResult("timeout")
+    # Where a disjunct holds with nothing to spare, as 0 <= 0 does, an attack sees no loss: ask about one point first.
+    found = replay(subject.judge, region, ((region.lower + region.upper) / 2)[None])
+    if found is not None:
+        return VnnResult("sat", found, method="pgd")
     if few or any(len(disjunct.b) > 1 for disjunct in region.disjuncts):
         half = deadline - left / 2  # the other half is for proofs
         found = falsify(subject.network, [region], subject.judge, subject.like, half, seed=settings.seed)
