@@ -246,12 +246,12 @@ def test_an_import_that_differs_inside_the_box_alone_is_refused(
 
 
 def read_twice(path: Path) -> Path:
-    """Y_0 = x + relu(x + 0.5), Y_1 = 1e6, where the product x is read once more through Identity."""
+    """Y_0 = x + relu(x + 0.5), Y_1 = 1e6, where the bias is added to x under another name."""
     g = Graph([1, 2])
     product = g.add("MatMul", g.last, g.number(np.array([[1.0, 0.0], [0.0, 0.0]], np.float32)))
-    other = g.add("Identity", product)
-    g.add("Add", product, g.number(np.array([0.5, 1e6], np.float32)))
-    g.add("Add", g.add("Relu"), other)
+    g.add("Add", g.add("Identity", product), g.number(np.array([0.5, 0.0], np.float32)))
+    g.add("Add", g.add("Relu"), product)
+    g.add("Add", g.last, g.number(np.array([0.0, 1e6], np.float32)))
     return g.save(path, [1, 2])
 
 
