@@ -6,9 +6,12 @@ import io
 import json
 import re
 import runpy
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 
@@ -91,6 +94,25 @@ def test_too_little_time_is_a_timeout_and_no_error(inputs: int, tmp_path: Path, 
     assert capsys.readouterr().out == (tmp_path / "out.txt").read_text() == "timeout\n"
 
 
+@pytest.mark.parametrize("script", ["lipgraft", "lipgraft/__main__.py", "notebook"])
+def test_the_start_of_the_process_counts_where_it_was_started_for_the_command(
+    script: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lipgraft.cli.startup._age", lambda: 3600.0)
+    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{script}"])
+    *_, line = instance(tmp_path, HOLDS)
+    assert main([*line, "--timeout", "600"]) == 0
+    assert capsys.readouterr().out == ("unsat\n" if script == "notebook" else "timeout\n")
+
+
+def test_a_process_knows_its_age() -> None:
+    command = "import time; from lipgraft.cli.startup import _age; time.sleep(0.3); print(_age())"
+    began = time.monotonic()
+    told = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    age = float(told.stdout)
+    assert age == 0.0 or 0.2 <= age <= time.monotonic() - began + 0.1
+
+
 # Broken input
 
 
@@ -141,7 +163,35 @@ def cut_property(net: Path, spec: Path) -> None:
     spec.write_text(spec.read_text()[:-5])
 
 
+def missing_weights(net: Path, spec: Path) -> None:
+    model = onnx.load(net)
+    onnx.save(model, net, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (net.parent / "weights.bin").unlink()
+
+
+def damaged_name(net: Path, spec: Path) -> None:
+    net.write_bytes(net.read_bytes().replace(b"relu1", b"rel\xff1"))
+
+
+def another_message(net: Path, spec: Path) -> None:
+    """A protobuf, and no model: one tensor."""
+    net.write_bytes(onnx.load(net).graph.initializer[0].SerializeToString())
+
+
+def no_text(net: Path, spec: Path) -> None:
+    spec.write_bytes("; ein Maß\n".encode("latin-1") + spec.read_bytes())
+
+
+def cut_in_a_string(net: Path, spec: Path) -> None:
+    spec.write_text(spec.read_text() + '(set-info :source "cut')
+
+
 BROKEN = {
+    missing_weights: r"net\.onnx.*weights",
+    damaged_name: r"net\.onnx is damaged",
+    another_message: r"net\.onnx is not an ONNX model",
+    no_text: r"spec\.vnnlib is not a text file in UTF-8",
+    cut_in_a_string: r"spec\.vnnlib ends inside a string",
     truncated: r"net\.onnx.*truncated",
     cut_to_nothing: r"net\.onnx.*truncated",
     missing_network: r"net\.onnx.*No such file",
@@ -188,7 +238,7 @@ def test_weights_that_overflow_are_an_error(tmp_path: Path, capsys: Capture) -> 
 
 
 def test_a_number_that_the_network_cannot_hold_is_an_error(tmp_path: Path, capsys: Capture) -> None:
-    *_, line = instance(tmp_path, "(<= Y_0 1e39)", inputs=24)
+    *_, line = instance(tmp_path, "(<= Y_0 1e39)", HOLDS, inputs=24)
     assert main([*line, "--results", str(tmp_path / "out.txt")]) == 1
     assert "spec.vnnlib of net.onnx could not be decided" in one_error(capsys)
     assert (tmp_path / "out.txt").read_text() == "error\n"

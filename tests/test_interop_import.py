@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import helper, numpy_helper
 
 from interop_cases import CASES, Graph
 from lipgraft import Box, bound, graft, models
 from lipgraft.errors import CheckpointError, LipgraftError, UnsupportedOperationError
-from lipgraft.interop import OnnxRuntime, load_onnx
+from lipgraft.interop import OnnxNetwork, OnnxRuntime, fingerprint_onnx, load_onnx
+from lipgraft.interop.load import check_import, import_checked
+from lipgraft.models.hashing import fingerprint
 from lipgraft.network import trace
 
 OPSETS = (9, 13, 21)
@@ -80,6 +86,183 @@ def test_a_product_that_is_read_twice_keeps_its_own_value(tmp_path: Path) -> Non
     path = g.save(tmp_path / "net.onnx", [1, 3])
     x = torch.rand(2, 3)
     torch.testing.assert_close(load_onnx(path)(x).detach(), OnnxRuntime(path)(x))
+
+
+ALIASES: dict[str, Callable[[Graph, str], str]] = {
+    "Identity": lambda g, x: g.add("Identity", x),
+    "Dropout": lambda g, x: g.add("Dropout", x),
+    "Reshape": lambda g, x: g.add("Reshape", x, g.number(np.array([1, 2], np.int64))),
+    "Flatten": lambda g, x: g.add("Flatten", x),
+    "Cast": lambda g, x: g.add("Cast", x, to=1),
+    "Transpose": lambda g, x: g.add(
+        "Reshape", g.add("Transpose", x, perm=[1, 0]), g.number(np.array([1, 2], np.int64))
+    ),
+    "Squeeze": lambda g, x: g.add("Unsqueeze", g.add("Squeeze", x, g.number(np.array([0]))), g.number(np.array([0]))),
+}
+
+
+def read_under_two_names(path: Path, alias: str, *, first: bool, bias: float, large: float = 0.0) -> Path:
+    """Y_0 = relu(x + bias) + x, Y_1 = large; the product x is read by two names.
+
+    first: whether the bias is added to the alias, or to the product itself.
+    """
+    g = Graph([1, 2])
+    product = g.add("MatMul", g.last, g.number(np.array([[1.0, 0.0], [0.0, 0.0]], np.float32)))
+    other = ALIASES[alias](g, product)
+    added, plain = (other, product) if first else (product, other)
+    biased = g.add("Add", added, g.number(np.array([bias, large], np.float32)))
+    g.add("Add", g.add("Relu", biased), plain)
+    return g.save(path, [1, 2])
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("alias", ALIASES)
+def test_a_product_that_is_read_under_another_name_keeps_its_own_value(alias: str, first: bool, tmp_path: Path) -> None:
+    path = read_under_two_names(tmp_path / "net.onnx", alias, first=first, bias=0.5)
+    x = torch.tensor([[0.25, 0.0], [1.0, 0.0]])
+    with torch.no_grad():
+        assert load_onnx(path)(x)[:, 0].tolist() == [1.0, 2.5]
+
+
+def test_biases_are_still_folded_through_other_names(tmp_path: Path) -> None:
+    g = Graph([1, 3])
+    g.add("MatMul", g.last, g.random(3, 4))
+    g.add("Identity")
+    g.add("Add", g.last, g.random(4))
+    g.add("Relu")
+    network = load_onnx(g.save(tmp_path / "net.onnx", [1, 4]))
+    assert [type(layer).__name__ for layer in network.children()] == ["Linear", "ReLU"]
+
+
+def wrong_in_one_output(network: OnnxNetwork) -> None:
+    for layer in network.children():
+        if isinstance(layer, torch.nn.Linear):
+            with torch.no_grad():
+                layer.weight[0] *= 1.5
+
+
+def two_scales(path: Path) -> Path:
+    """One output near 1e-3, the other near 1e6."""
+    g = Graph([1, 3])
+    g.add("Gemm", g.last, g.number(np.array([[1e-3, 1e6]] * 3, np.float32)), g.random(2))
+    return g.save(path, [1, 2])
+
+
+def test_an_import_is_compared_output_by_output(tmp_path: Path) -> None:
+    judge = OnnxRuntime(two_scales(tmp_path / "net.onnx"))
+    network = import_checked(judge)
+    wrong_in_one_output(network)
+    with pytest.raises(UnsupportedOperationError, match="in output 0"):
+        check_import(network, judge, torch.rand(4, 3))
+
+
+def test_sums_that_cancel_are_no_difference(tmp_path: Path) -> None:
+    """Outputs near 0 between numbers near 1e6: onnxruntime rounds otherwise, and that is no fault of the import."""
+    g = Graph([1, 64])
+    weight = 1e6 * g.rng.standard_normal((64, 64)).astype(np.float32)
+    g.add("Gemm", g.last, g.number(weight), g.random(64))
+    g.add("Relu")
+    half = g.rng.standard_normal((32, 8)).astype(np.float32)
+    g.add("MatMul", g.last, g.number(np.concatenate([half, -half]) * 1e3))
+    load_onnx(g.save(tmp_path / "net.onnx", [1, 8]))
+
+
+def sparse(path: Path, indices: list[int] | list[list[int]]) -> Path:
+    """y = x [[1, 0], [0, 2]], with the two numbers alone in the file."""
+    g = Graph([1, 2])
+    g.add("MatMul", g.last, "w")
+    g.save(path, [1, 2])
+    model = onnx.load(path)
+    values = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
+    places = numpy_helper.from_array(np.array(indices, np.int64), "places")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [2, 2]))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("indices", [[0, 3], [[0, 0], [1, 1]]])
+def test_sparse_initialisers_are_read(indices: list[int], tmp_path: Path) -> None:
+    network = load_onnx(sparse(tmp_path / "net.onnx", indices))
+    assert network(torch.tensor([[3.0, 4.0]])).tolist() == [[3.0, 8.0]]
+
+
+@pytest.mark.parametrize("indices", [[0, 9], [0, -1], [[0, 0], [1, 7]], [0, 1, 2]])
+def test_damaged_sparse_initialisers_are_an_error(indices: list[int], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"net\.onnx"):
+        load_onnx(sparse(tmp_path / "net.onnx", indices))
+
+
+def with_weights_outside(path: Path, scale: float = 1.0) -> Path:
+    """y = scale x, the weights in weights.bin beside the file."""
+    g = Graph([1, 2])
+    g.add("MatMul", g.last, g.number(scale * np.eye(2, dtype=np.float32), "w"))
+    g.save(path, [1, 2])
+    options = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
+    (path.parent / "weights.bin").unlink(missing_ok=True)
+    onnx.save(onnx.load(path), path, **options)
+    return path
+
+
+def test_weights_in_another_file_are_read(tmp_path: Path) -> None:
+    network = load_onnx(with_weights_outside(tmp_path / "net.onnx", 3.0))
+    assert network(torch.tensor([[1.0, 2.0]])).tolist() == [[3.0, 6.0]]
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "a folder", "elsewhere"])
+def test_weights_that_are_missing_are_one_sentence(damage: str, tmp_path: Path) -> None:
+    path, weights = with_weights_outside(tmp_path / "net.onnx"), tmp_path / "weights.bin"
+    match damage:
+        case "missing":
+            weights.unlink()
+        case "cut":
+            weights.write_bytes(weights.read_bytes()[:5])
+        case "a folder":
+            weights.unlink()
+            weights.mkdir()
+        case "elsewhere":
+            model = onnx.load(path, load_external_data=False)
+            model.graph.initializer[0].external_data[0].value = "../weights.bin"
+            onnx.save(model, path)
+    with pytest.raises(CheckpointError, match=r"net\.onnx") as raised:
+        load_onnx(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_fingerprint_is_of_the_graph_and_of_all_weights(tmp_path: Path) -> None:
+    one = fingerprint_onnx(with_weights_outside(tmp_path / "net.onnx"))
+    assert fingerprint_onnx(tmp_path / "net.onnx") == one
+    graph = (tmp_path / "net.onnx").read_bytes()
+    two = fingerprint_onnx(with_weights_outside(tmp_path / "net.onnx", 2.0))
+    assert (tmp_path / "net.onnx").read_bytes() == graph  # only weights.bin has changed
+    assert one != two
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(CheckpointError, match=r"weights\.bin"):
+        fingerprint_onnx(tmp_path / "net.onnx")
+
+
+def test_the_wiring_of_an_imported_network_is_part_of_its_fingerprint(tmp_path: Path) -> None:
+    """The same layers and weights: relu(x) - x, and x - relu(x)."""
+
+    def saved(name: str, *, swapped: bool) -> OnnxNetwork:
+        g = Graph([1, 2])
+        product = g.add("MatMul", g.last, g.number(np.eye(2, dtype=np.float32)), name="product")
+        relu = g.add("Relu", name="relu")
+        g.add("Sub", *((product, relu) if swapped else (relu, product)), name="minus")
+        return load_onnx(g.save(tmp_path / name, [1, 2]))
+
+    assert fingerprint(saved("a.onnx", swapped=False)) != fingerprint(saved("b.onnx", swapped=True))
+    assert fingerprint(saved("a.onnx", swapped=False)) == fingerprint(saved("c.onnx", swapped=False))
+
+
+def test_a_file_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
+    whole = CASES["small_operators"](tmp_path / "net.onnx", 13).read_bytes()
+    changed, rng = tmp_path / "changed.onnx", np.random.default_rng(0)
+    for place in rng.integers(0, len(whole), 200).tolist():
+        data = bytearray(whole)
+        data[place] ^= int(rng.integers(1, 256))
+        changed.write_bytes(bytes(data))
+        with contextlib.suppress(LipgraftError):
+            load_onnx(changed)
 
 
 def test_gzipped_files_are_read(tmp_path: Path) -> None:
@@ -168,8 +351,6 @@ def test_a_fixed_batch_of_several_images_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_outputs_are_refused(tmp_path: Path) -> None:
-    import onnx
-
     path = CASES["fully_connected_gemm"](tmp_path / "net.onnx", 13)
     model = onnx.load(path)
     model.graph.output.append(onnx.helper.make_tensor_value_info(model.graph.node[0].output[0], 1, [1, 12]))

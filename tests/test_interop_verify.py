@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import gzip
 import re
+import resource
 import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor
 
 from interop_cases import CASES, Graph, two_sides, vnnlib
 from lipgraft.errors import LipgraftError, SettingsError
-from lipgraft.interop import OnnxRuntime, VnnlibError, load_onnx, parse_vnnlib, verify_instances, verify_vnnlib
+from lipgraft.interop import (
+    OnnxNetwork,
+    OnnxRuntime,
+    Region,
+    VnnlibError,
+    VnnResult,
+    load_onnx,
+    parse_vnnlib,
+    verify_instances,
+    verify_vnnlib,
+)
+from lipgraft.interop.importer import Importer
+from lipgraft.interop.module import Shift
 from lipgraft.interop.property_network import PropertyNetwork
 from lipgraft.interop.verify import Subject, verify_specification
 from lipgraft.rounding import inner_box, outer_ball
@@ -113,6 +127,138 @@ def test_regions_are_searched_until_one_is_violated(tmp_path: Path) -> None:
     result = ask(net, head + f"(assert (or {harmless} {harmful}))", tmp_path)
     assert result.status == "sat"
     assert bool((result.counterexample.x >= 0).all())
+
+
+def boxes(inputs: int, cases: list[tuple[float, float, str]]) -> str:
+    """A disjunction of boxes: (lower end, upper end, formula)."""
+    names = [f"X_{i}" for i in range(inputs)]
+    head = "".join(f"(declare-const {name} Real)" for name in [*names, "Y_0"])
+    parts = []
+    for low, high, formula in cases:
+        parts.append(f"(and {' '.join(f'(>= {x} {low}) (<= {x} {high})' for x in names)} {formula})")
+    return head + f"(assert (or {' '.join(parts)}))"
+
+
+def hard(path: Path, inputs: int) -> Path:
+    """Many random ReLUs: near its least value it is neither proved nor violated quickly."""
+    g = Graph([1, inputs])
+    g.rng = np.random.default_rng(5)
+    for n, m in ((inputs, 60), (60, 60)):
+        g.add("Gemm", g.last, g.random(n, m, scale=1.5 * n**-0.5), g.random(m, scale=0.5))
+        g.add("Relu")
+    g.add("Gemm", g.last, g.random(60, 1, scale=0.2), g.random(1))
+    return g.save(path, [1, 1])
+
+
+@pytest.mark.parametrize("inputs", [10, MANY])
+def test_a_hard_region_does_not_hide_an_easy_violation(inputs: int, tmp_path: Path) -> None:
+    net = hard(tmp_path / "net.onnx", inputs)
+    x = 2 * torch.rand(20_000, inputs, generator=torch.Generator().manual_seed(0)) - 1
+    with torch.no_grad():
+        least, middle = float(load_onnx(net)(x).min()), float(load_onnx(net)(torch.full((1, inputs), 0.5)))
+    text = boxes(inputs, [(-1.0, 1.0, f"(<= Y_0 {least - 3})"), (0.4, 0.6, f"(<= Y_0 {middle + 0.01})")])
+    file = tmp_path / "spec.vnnlib"
+    file.write_text(text)
+    assert verify_vnnlib(net, file, 20.0).status == "sat"
+
+
+def test_every_region_gets_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three regions; the first never ends. The others still get their turn, and the first then what they left over."""
+    asked: list[tuple[float, float]] = []
+
+    def decide(subject: object, region: Region, deadline: float, settings: object) -> VnnResult:
+        now = time.monotonic()
+        asked.append((float(region.lower[0]), deadline - now))
+        if float(region.lower[0]) < 0.1:
+            time.sleep(max(0.0, deadline - now))
+            return VnnResult("timeout")
+        return VnnResult("unsat")
+
+    monkeypatch.setattr("lipgraft.interop.verify._decide", decide)
+    subject = Subject.read(bump(tmp_path / "net.onnx", 1, 0.1))
+    specification = parse_vnnlib(boxes(1, [(k / 10, k / 10 + 0.05, "(>= Y_0 5)") for k in range(3)]))
+    limit = 3.0
+    assert verify_specification(subject, specification, time.monotonic() + limit).status == "timeout"
+    assert [low for low, _ in asked[:4]] == [0.0, 0.1, 0.2, 0.0]
+    assert asked[0][1] <= limit / 3
+    assert asked[1][1] <= limit / 2
+
+
+@pytest.mark.parametrize("kind", ["boxes", "products"])
+def test_a_time_limit_holds_for_a_file_of_90000_cases(kind: str, tmp_path: Path) -> None:
+    net, file = bump(tmp_path / "net.onnx", 1, 0.1), tmp_path / "spec.vnnlib"
+    if kind == "boxes":
+        file.write_text(boxes(1, [(k * 1e-5, (k + 1) * 1e-5, f"(>= Y_0 {5 + k})") for k in range(90_000)]))
+    else:
+        choices = [f"(or {' '.join(f'(>= (* {i + 2} Y_0) {100 * k + 50})' for i in range(300))})" for k in (1, 2)]
+        file.write_text(vnnlib([0.0], [1.0], 1, *choices))
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    assert verify_vnnlib(net, file, 1.0).status == "timeout"
+    assert time.monotonic() - started < 15  # it took 93 s; the rest is for slow machines
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 << 20  # in KiB; it took 16 GiB
+
+
+@pytest.mark.parametrize("inputs", [FEW, MANY])
+@pytest.mark.parametrize(
+    ("formula", "word"),
+    [("(or)", "unsat"), ("(or (and) (>= Y_0 9))", "sat"), ("(or (>= Y_0 9) (and (>= Y_0 0.5) (>= X_0 7)))", "unsat")],
+)
+def test_empty_parts_of_a_formula_get_the_word_of_logic(formula: str, word: str, inputs: int, tmp_path: Path) -> None:
+    net = two_sides(tmp_path / "net.onnx", inputs)
+    text = vnnlib([-1.0] * inputs, [1.0] * inputs, 2, formula)
+    assert ask(net, text, tmp_path).status == word
+
+
+@pytest.mark.parametrize("inputs", [FEW, MANY])
+def test_outputs_that_are_always_equal_violate_what_forbids_equality(inputs: int, tmp_path: Path) -> None:
+    g = Graph([1, inputs])
+    g.add("MatMul", g.last, g.number(np.ones((inputs, 2), np.float32)))
+    net = g.save(tmp_path / "net.onnx", [1, 2])
+    assert ask(net, vnnlib([-1.0] * inputs, [1.0] * inputs, 2, "(>= Y_1 Y_0)"), tmp_path).status == "sat"
+
+
+@pytest.mark.parametrize("hidden", ['(set-info :source "{}")', "(set-info :source |{}|)"])
+def test_an_assertion_in_a_string_changes_no_word(hidden: str, tmp_path: Path) -> None:
+    net = two_sides(tmp_path / "net.onnx", FEW)
+    text = vnnlib([-1.0] * FEW, [1.0] * FEW, 2, "(>= Y_0 0.5)") + hidden.format("(assert (<= X_0 -1.0))")
+    assert ask(net, text, tmp_path).status == "sat"
+
+
+def test_an_import_that_differs_inside_the_box_alone_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step at 100, which no random input near 0 sees: the comparison must go where the property is."""
+    g = Graph([1, 1])
+    g.add("Add", g.last, g.number(np.array([-100.0], np.float32)))
+    g.add("Relu")
+    net = g.save(tmp_path / "net.onnx", [1, 1])
+    run = Importer.run
+
+    def damaged(importer: Importer) -> OnnxNetwork:
+        network = run(importer)
+        next(layer for layer in network.children() if isinstance(layer, Shift)).constant -= 0.5
+        return network
+
+    monkeypatch.setattr(Importer, "run", damaged)
+    load_onnx(net)  # unseen near 0
+    with pytest.raises(LipgraftError, match="differs from onnxruntime"):
+        ask(net, vnnlib([99.0], [101.0], 1, "(>= Y_0 0.8)"), tmp_path)
+
+
+def read_twice(path: Path) -> Path:
+    """Y_0 = x + relu(x + 0.5), Y_1 = 1e6, where the bias is added to x under another name."""
+    g = Graph([1, 2])
+    product = g.add("MatMul", g.last, g.number(np.array([[1.0, 0.0], [0.0, 0.0]], np.float32)))
+    g.add("Add", g.add("Identity", product), g.number(np.array([0.5, 0.0], np.float32)))
+    g.add("Add", g.add("Relu"), product)
+    g.add("Add", g.last, g.number(np.array([0.0, 1e6], np.float32)))
+    return g.save(path, [1, 2])
+
+
+def test_a_bias_is_not_folded_into_what_is_read_elsewhere(tmp_path: Path) -> None:
+    """Y_0 <= 0.6 happens at x = 0; with the bias in both places, Y_0 >= 1 everywhere."""
+    net = read_twice(tmp_path / "net.onnx")
+    assert ask(net, vnnlib([0.0, 0.0], [1.0, 1.0], 2, "(<= Y_0 0.6)"), tmp_path).status == "sat"
 
 
 @pytest.mark.parametrize("inputs", [FEW, MANY])
@@ -253,6 +399,87 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert seen == [(2, 3, "violated.vnnlib"), (3, 3, "damaged.vnnlib")]
     assert [result.status for result in summary.results] == ["unsat", "sat", "error"]
     assert verify_instances(path).reused == 2
+
+
+def outside(path: Path, scale: float) -> Path:
+    """Y_0 = scale X_0, the weights in weights.bin."""
+    g = Graph([1, 1])
+    g.add("MatMul", g.last, g.number(np.array([[scale]], np.float32), "w"))
+    g.save(path, [1, 1])
+    (path.parent / "weights.bin").unlink(missing_ok=True)
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def test_other_weights_in_another_file_are_another_question(tmp_path: Path) -> None:
+    net, path = outside(tmp_path / "net.onnx", 1.0), tmp_path / "instances.csv"
+    (tmp_path / "a.vnnlib").write_text(vnnlib([0.0], [1.0], 1, "(>= Y_0 5)"))
+    path.write_text("net.onnx,a.vnnlib,600\n")
+    assert verify_instances(path).results[0].status == "unsat"
+    assert verify_instances(path).reused == 1
+    graph = net.read_bytes()
+    outside(net, 10.0)
+    assert net.read_bytes() == graph
+    summary = verify_instances(path)
+    assert (summary.reused, summary.results[0].status) == (0, "sat")
+
+
+def test_another_version_of_lipgraft_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = table(tmp_path)
+    verify_instances(path)
+    monkeypatch.setattr("lipgraft.interop.instances.__version__", "0.0.0")
+    assert verify_instances(path).reused == 0
+
+
+LOST = {
+    "no network": "none.onnx,holds.vnnlib,600",
+    "no property": "net.onnx,none.vnnlib,600",
+    "no weights": "outside.onnx,holds.vnnlib,600",
+    "a folder": ".,holds.vnnlib,600",
+    "a name too long": f"net.onnx,{'a' * 300}.vnnlib,600",
+    "a name with a zero byte": "net.onnx,a\0b.vnnlib,600",
+    "no text": "net.onnx,latin.vnnlib,600",
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_lost_file_is_an_error_of_its_line_alone(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = table(tmp_path)
+    outside(tmp_path / "outside.onnx", 1.0)
+    (tmp_path / "weights.bin").unlink()
+    (tmp_path / "latin.vnnlib").write_bytes("; ein Maß\n".encode("latin-1"))
+    path.write_text(f"net.onnx,violated.vnnlib,600\n{LOST[what]}\nnet.onnx,holds.vnnlib,600\n")
+    monkeypatch.chdir(tmp_path)
+    summary = verify_instances("instances.csv")
+    assert [result.status for result in summary.results] == ["sat", "error", "unsat"]
+    assert summary.results[1].reason
+
+
+@pytest.mark.parametrize("content", [b"net.onnx,ma\xdf.vnnlib,5\n", b"\xff\xfe\x00", b'net.onnx,"open,5\n', b"a,,5\n"])
+def test_a_table_that_is_no_text_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "instances.csv"
+    path.write_bytes(content)
+    with pytest.raises(VnnlibError, match=r"instances\.csv"):
+        verify_instances(path)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"some,other,table\n1,2,3\n"])
+def test_a_foreign_table_of_results_is_left_alone(content: bytes, tmp_path: Path) -> None:
+    path, store = table(tmp_path), tmp_path / "results" / "results.csv"
+    store.parent.mkdir()
+    store.write_bytes(content)
+    with pytest.raises(VnnlibError, match=r"results\.csv is not a table of results"):
+        verify_instances(path)
+    assert store.read_bytes() == content
+
+
+def test_a_folder_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    (tmp_path / "results").write_text("")
+    with pytest.raises(LipgraftError, match="results"):
+        verify_instances(path)
+    with pytest.raises(LipgraftError, match="cannot be written"):
+        verify_vnnlib(tmp_path / "net.onnx", tmp_path / "holds.vnnlib", 60.0, results=tmp_path / "results" / "a.txt")
 
 
 def test_another_time_limit_is_another_question(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import math
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipgraft.interop import VnnlibError, parse_vnnlib, read_vnnlib, robustness_vnnlib
+from lipgraft.interop.clock import OutOfTime
 
 HEAD = """
 (declare-const X_0 Real) ; the first input
@@ -107,12 +110,93 @@ def test_a_written_box_is_read_back_to_the_last_bit(values: list[float], outputs
     assert len(region.disjuncts) == outputs - 1
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        '(set-info :source "{}")',
+        "(set-info :source |{}|)",
+        "; {}\n",
+        "; {}\r",
+        '(set-info :source "|") (set-info :note "; {}")',
+        '(set-info :source "a "" quoted word, then {}")',
+    ],
+)
+@pytest.mark.parametrize("what", ["(assert (<= X_0 -0.4))", "(assert (<= X_0 -0.4))(declare-const X_2 Real)", ")", "("])
+def test_what_stands_in_comments_and_strings_says_nothing(hidden: str, what: str) -> None:
+    text = HEAD + hidden.format(what) + BOX + "(assert (<= Y_0 0))"
+    specification = parse_vnnlib(text)
+    assert specification.inputs == 2
+    [region] = specification.regions
+    assert (region.lower.tolist(), region.upper.tolist()) == ([-0.5, -1.0], [0.5, 0.1])
+
+
+def test_a_quote_in_a_comment_hides_nothing_that_follows() -> None:
+    text = HEAD + BOX + '; it says "so\n(assert (<= X_0 0.2)) ; and | more\n(assert (<= Y_0 0)) ; so" and |'
+    [region] = parse_vnnlib(text).regions
+    assert region.upper[0] == 0.2
+
+
+def test_a_quoted_symbol_is_the_same_symbol_and_declarations_may_be_spread_over_lines() -> None:
+    text = HEAD + BOX + "(assert\t(<= |X_0|\r\n 0.2))(|assert| (<= |Y_0| 0))"
+    [region] = parse_vnnlib(text).regions
+    assert region.upper[0] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("formula", "regions"),
+    [
+        ("(or)", 0),
+        ("(or (or) (and (<= Y_0 0) (or)))", 0),
+        ("(or (<= Y_0 0) (or))", 1),
+        ("(or (<= Y_0 0) (and (<= Y_1 0) (>= X_1 5)))", 1),  # no input is in the second box
+        ("(and)", 1),
+        ("(or (and) (<= Y_0 0))", 1),
+    ],
+)
+def test_empty_parts_of_formulas_mean_what_logic_says(formula: str, regions: int) -> None:
+    assert len(parse_vnnlib(HEAD + BOX + f"(assert {formula})(assert (<= Y_2 0))").regions) == regions
+
+
+def test_an_empty_conjunction_is_true_of_every_output() -> None:
+    text = HEAD + BOX + "(assert (or (<= Y_0 0) (and)))"
+    assert violated(text, [0, 0], [1, 1, 1])
+
+
+def test_cases_are_made_one_by_one() -> None:
+    """2^60 cases, of which the first are there at once."""
+    pair = "(assert (or (and (<= Y_0 {i}) (<= X_0 0.{i:02d}5)) (<= Y_1 {i})))"
+    specification = parse_vnnlib(HEAD + BOX + "".join(pair.format(i=i) for i in range(60)))
+    first = next(specification.expand(math.inf))
+    assert float(first.upper[0]) == 0.005
+    assert len(first.disjuncts) <= 1024
+
+
+def test_many_cases_of_one_box_are_regions_of_a_bounded_size() -> None:
+    choice = "(or " + " ".join(f"(<= Y_{{0}} {i})" for i in range(60)) + ")"
+    text = HEAD + BOX + "".join(f"(assert {choice.format(k)})" for k in (0, 1))
+    regions = parse_vnnlib(text).regions
+    assert sum(len(region.disjuncts) for region in regions) == 3600
+    assert max(len(region.disjuncts) for region in regions) <= 1024
+    assert violated(text, [0, 0], [59, 59, 0])
+    assert not violated(text, [0, 0], [59, 60, 0])
+
+
+def test_reading_stops_at_the_deadline() -> None:
+    text = HEAD + BOX + "(assert (or " + "(<= Y_0 0)" * 50_000 + "))"
+    with pytest.raises(OutOfTime):
+        parse_vnnlib(text, deadline=time.monotonic() - 1)
+    specification = parse_vnnlib(text)
+    with pytest.raises(OutOfTime):
+        next(specification.expand(time.monotonic() - 1))
+
+
 BROKEN = {
     "a bracket too few": (HEAD + BOX + "(assert (<= Y_0 Y_1)", "truncated"),
     "a bracket too many": (HEAD + BOX + "(assert (<= Y_0 Y_1)))", "never opened"),
     "a contradictory box": (HEAD + BOX + "(assert (>= X_0 0.6))(assert (<= Y_0 0))", "X_0 must be at least 0.6"),
-    "a contradiction in a case": (
-        HEAD + BOX + "(assert (or (and (<= Y_0 0) (>= X_1 5)) (<= Y_1 0)))", "contradicts itself: X_1"),
+    "a contradiction in every case": (
+        HEAD + BOX + "(assert (or (and (<= Y_0 0) (>= X_1 5)) (and (<= Y_1 0) (<= X_0 -9))))",
+        "contradicts itself: X_1"),
     "a missing bound": (HEAD + "(assert (<= X_0 1))(assert (>= X_0 0))(assert (<= X_1 1))(assert (<= Y_0 0))",
         "X_1 no lower bound"),
     "an undeclared input": (HEAD + BOX + "(assert (<= X_2 1))(assert (>= X_2 0))(assert (<= Y_0 0))", "X_2"),
@@ -131,7 +215,13 @@ BROKEN = {
     "a comparison of numbers": (HEAD + BOX + "(assert (<= 0 1))", "no variable"),
     "a strict comparison": (HEAD + BOX + "(assert (< Y_0 0))", "not supported"),
     "a negation": (HEAD + BOX + "(assert (not (<= Y_0 0)))", "not supported"),
-    "an empty disjunction": (HEAD + BOX + "(assert (or))", "not supported"),
+    "a string in place of a formula": (HEAD + BOX + '(assert "(<= Y_0 0)")', "not a formula"),
+    "a string that never ends": (HEAD + BOX + '(assert (<= Y_0 0))(set-info :source "never ends)', "inside a string"),
+    "a quoted symbol that never ends": (HEAD + BOX + "(assert (<= |Y_0 0))", "inside a quoted symbol"),
+    "a quoted number": (HEAD + BOX + "(assert (<= Y_0 |0.5|))", "neither a number"),
+    "a number with a zero in front": (HEAD + BOX + "(assert (<= Y_00 0))", "neither a number"),
+    "a number of 5,000 digits": (HEAD + BOX + f"(assert (<= Y_{'1' * 5000} 0))", "neither a number"),
+    "something after the end": (HEAD + BOX + "(assert (<= Y_0 0))(exit)(assert (<= Y_0 1))", "after .exit."),
     "a comparison of one side": (HEAD + BOX + "(assert (<= Y_0))", "two sides"),
     "a number that is none": (HEAD + BOX + "(assert (<= Y_0 0.5.5))", "neither a number"),
     "not a number": (HEAD + BOX + "(assert (<= Y_0 nan))", "neither a number"),
@@ -141,7 +231,8 @@ BROKEN = {
     "an assertion of nothing": (HEAD + BOX + "(assert)", "one formula"),
     "loose words": (HEAD + BOX + "hello", "hello"),
     "an empty file": ("", "X_0"),
-    "too many cases": (HEAD + BOX + "(assert (or (<= Y_0 0) (<= Y_1 0)))" * 20, "cases"),
+    "too many conditions": (
+        HEAD + BOX + "".join(f"(assert (<= (+ Y_0 (* {i + 2} Y_1)) 0))" for i in range(3000)), "3000 conditions"),
     "too many brackets": (HEAD + BOX + "(" * 2000, "nests"),
 }  # fmt: skip
 
@@ -150,7 +241,7 @@ BROKEN = {
 def test_a_broken_specification_is_an_error_that_says_why(what: str) -> None:
     text, reason = BROKEN[what]
     with pytest.raises(VnnlibError, match=reason):
-        parse_vnnlib(text)
+        parse_vnnlib(text).regions  # noqa: B018
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x1f\x8b not gzip", gzip.compress(b"(assert", mtime=0)[:-6]])
@@ -166,3 +257,17 @@ def test_a_file_cut_anywhere_is_an_error_or_still_whole() -> None:
     for length in range(len(text)):
         with pytest.raises(VnnlibError):
             parse_vnnlib(text[:length])
+
+
+def test_a_gzip_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lipgraft.interop.vnnlib.LARGEST", 1 << 20)
+    path = tmp_path / "a.vnnlib.gz"
+    path.write_bytes(gzip.compress(b" " * (1 << 21)))
+    with pytest.raises(VnnlibError, match="too large"):
+        read_vnnlib(path)
+
+
+def test_a_byte_order_mark_is_no_word(tmp_path: Path) -> None:
+    path = tmp_path / "a.vnnlib"
+    path.write_text("\ufeff" + HEAD + BOX + "(assert (<= Y_0 0))", encoding="utf-8")
+    assert read_vnnlib(path).inputs == 2

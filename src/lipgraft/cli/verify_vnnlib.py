@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lipgraft.cli.common import print_json
+from lipgraft.cli.startup import command_began
 from lipgraft.errors import NumericalError
 from lipgraft.interop import InstanceResult, InstancesSummary, VnnResult, verify_instances, verify_vnnlib
 from lipgraft.verify import VerifySettings
@@ -20,7 +21,10 @@ def verify_property(
     onnx: Path, vnnlib: Path, results: Path | None, settings: VerifySettings, device: torch.device, *, json: bool
 ) -> None:
     """Print one word; everything else that is for people goes to standard error."""
-    answer = verify_vnnlib(onnx, vnnlib, settings.timeout, device=device, results=results, settings=settings)
+    began = command_began()
+    answer = verify_vnnlib(
+        onnx, vnnlib, settings.timeout, device=device, results=results, settings=settings, started=began
+    )
     if answer.status == "error":
         raise NumericalError(f"{vnnlib.name} of {onnx.name} could not be decided: {answer.reason}.")
     if json:

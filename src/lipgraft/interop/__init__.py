@@ -6,6 +6,7 @@ from lipgraft.interop.export import export_onnx
 from lipgraft.interop.instances import InstancesSummary, read_instances, verify_instances
 from lipgraft.interop.load import load_onnx
 from lipgraft.interop.module import OnnxNetwork
+from lipgraft.interop.onnx_file import fingerprint_onnx
 from lipgraft.interop.replay import Counterexample
 from lipgraft.interop.result import VnnResult
 from lipgraft.interop.results_table import InstanceResult
@@ -28,6 +29,7 @@ __all__ = [
     "VnnlibError",
     "export_bundle",
     "export_onnx",
+    "fingerprint_onnx",
     "load_onnx",
     "parse_vnnlib",
     "read_instances",

@@ -1,42 +1,43 @@
-"""Formulas of comparisons, `and` and `or`, as lists of cases: each a box and rows of outputs."""
+"""Formulas of comparisons, `and` and `or`, and their cases: each a box and rows of outputs.
+
+A formula of disjunctions has as many cases as their product; they are made one after the other, never all at once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from lipgraft.interop.clock import check_time
 from lipgraft.interop.errors import VnnlibError
-from lipgraft.interop.linear import COMPARISONS, Sum, inequality
-from lipgraft.interop.sexpr import Expression, show
+from lipgraft.interop.linear import COMPARISONS, Sum, inequality, variable
+from lipgraft.interop.sexpr import NUMBER, Expression, show
 from lipgraft.interop.specification import Conjunction, Region
+
+MOST_CASES, MOST_ROWS = 1024, 2048
+"""Of one region, so that its size does not depend on the file's."""
 
 
 @dataclass
 class Clause:
-    """A conjunction: bounds of inputs by number, and sums of outputs that must be at most 0."""
+    """A conjunction: bounds of inputs by number, sums of outputs that must be at most 0, and disjunctions.
+
+    choices: of each list, one clause must hold; none can where the list is empty.
+    """
 
     lower: dict[int, float] = field(default_factory=dict)
     upper: dict[int, float] = field(default_factory=dict)
     rows: list[Sum] = field(default_factory=list)
+    choices: list[list[Clause]] = field(default_factory=list)
 
-    def add(self, comparison: list[Expression], where: str) -> None:
-        """One comparison more."""
-        total = inequality(comparison, where)
-        kinds = {letter for letter, _ in total.coefficients}
-        if kinds == {"Y"}:
-            self.rows.append(total)
-        elif kinds == {"X"} and len(total.coefficients) == 1:
-            [((_, number), factor)] = total.coefficients.items()
-            self.bound(number, factor, -total.constant / factor)
-        else:
-            raise VnnlibError(
-                f"{where}: {show(comparison)} is not supported: an input may only be compared with a number, and "
-                "outputs with numbers and outputs."
-            )
+    @property
+    def is_possible(self) -> bool:
+        """Whether every disjunction leaves a choice; an empty one is false."""
+        return all(self.choices)
 
     def bound(self, number: int, factor: float, value: float) -> None:
         """factor * X <= factor * value; the tightest bound counts."""
@@ -45,88 +46,196 @@ class Clause:
         else:
             self.lower[number] = max(self.lower.get(number, -math.inf), value)
 
-    def update(self, other: Clause) -> None:
-        """Everything that the other one says, too."""
-        for number, value in other.upper.items():
-            self.bound(number, 1.0, value)
-        for number, value in other.lower.items():
-            self.bound(number, -1.0, value)
-        self.rows.extend(other.rows)
-
-    @staticmethod
-    def joined(first: Clause, others: Iterable[Clause]) -> Clause:
-        out = Clause(dict(first.lower), dict(first.upper), list(first.rows))
-        for other in others:
-            out.update(other)
-        return out
+    def always(self, side: str) -> set[int]:
+        """The inputs that have a bound on this side ("lower" or "upper") in every case."""
+        found = set(getattr(self, side))
+        for choice in self.choices:
+            found |= set.intersection(*(clause.always(side) for clause in choice))
+        return found
 
 
-def clauses_of(formula: Expression, where: str, most: int) -> list[Clause]:
-    """The cases of a formula (its disjunctive normal form), at most `most` of them."""
-    if isinstance(formula, str) or not formula:
-        raise VnnlibError(f"{where}: {show(formula)} is not a formula.")
-    if formula[0] in COMPARISONS:
+@dataclass
+class ClauseReader:
+    """Turns formulas into clauses. where: the file's name; deadline: by time.monotonic.
+
+    highest: the largest number of a variable seen, by letter.
+    """
+
+    where: str
+    deadline: float = math.inf
+    highest: dict[str, int] = field(default_factory=dict)
+
+    def add(self, formula: Expression, clause: Clause) -> None:
+        """One formula more that must hold."""
+        if isinstance(formula, str) or not formula:
+            raise VnnlibError(f"{self.where}: {show(formula)} is not a formula.")
+        match formula[0]:
+            case "and":
+                for part in formula[1:]:
+                    self.add(part, clause)
+            case "or" if len(formula) == 2:
+                self.add(formula[1], clause)
+            case "or":
+                alternatives = [self._alone(part) for part in formula[1:]]
+                clause.choices.append([part for part in alternatives if part.is_possible])
+            case comparison if comparison in COMPARISONS:
+                self._compare(formula, clause)
+            case _:
+                raise VnnlibError(
+                    f"{self.where}: {show(formula)} is not supported; formulas consist of <=, >=, and, or."
+                )
+
+    def _alone(self, formula: Expression) -> Clause:
+        check_time(self.deadline)
         clause = Clause()
-        clause.add(formula, where)
-        return [clause]
-    if formula[0] == "or" and len(formula) > 1:
-        return [clause for part in formula[1:] for clause in clauses_of(part, where, most)]
-    if formula[0] != "and" or len(formula) == 1:
-        raise VnnlibError(f"{where}: {show(formula)} is not supported; formulas consist of <=, >=, and, or.")
-    cases = [Clause()]
-    for part in formula[1:]:
-        inner = clauses_of(part, where, most)
-        if len(inner) == 1:  # the usual case, without copies
-            for case in cases:
-                case.update(inner[0])
-            continue
-        if len(cases) * len(inner) > most:
-            raise VnnlibError(f"{where} combines disjunctions into more than {most} cases.")
-        cases = [Clause.joined(case, [choice]) for case in cases for choice in inner]
-    return cases
+        self.add(formula, clause)
+        return clause
+
+    def _compare(self, comparison: list[Expression], clause: Clause) -> None:
+        if self._simple(comparison, clause):
+            return
+        total = inequality(comparison, self.where)
+        kinds = {letter for letter, _ in total.coefficients}
+        for letter, number in total.coefficients:
+            self.highest[letter] = max(self.highest.get(letter, 0), number)
+        if kinds == {"Y"}:
+            clause.rows.append(total)
+        elif kinds == {"X"} and len(total.coefficients) == 1:
+            [((_, number), factor)] = total.coefficients.items()
+            clause.bound(number, factor, -total.constant / factor)
+        else:
+            raise VnnlibError(
+                f"{self.where}: {show(comparison)} is not supported: an input may only be compared with a number, and "
+                "outputs with numbers and outputs."
+            )
+
+    def _simple(self, comparison: list[Expression], clause: Clause) -> bool:
+        """Nearly all comparisons are X_i with a number: they need no sums. Whether this was one."""
+        if len(comparison) != 3 or not isinstance(comparison[1], str) or not isinstance(comparison[2], str):
+            return False
+        name = variable(comparison[1])
+        if name is None or name[0] != "X" or not NUMBER.fullmatch(comparison[2]):
+            return False
+        value = float(comparison[2])
+        if not math.isfinite(value):
+            raise VnnlibError(f"{self.where}: {show(comparison)} contains a number that is not finite.")
+        self.highest["X"] = max(self.highest.get("X", 0), name[1])
+        clause.bound(name[1], 1.0 if comparison[0] == "<=" else -1.0, value)
+        return True
 
 
-def regions_of(cases: list[Clause], inputs: int, outputs: int, where: str) -> tuple[Region, ...]:
-    """One region per box, with the disjuncts of all cases that share it."""
-    boxes: dict[bytes, tuple[np.ndarray, list[Conjunction]]] = {}
-    for case in cases:
-        box = _box(case, inputs, where)
-        disjuncts = boxes.setdefault(box.tobytes(), (box, []))[1]
-        disjuncts.append(_conjunction(case.rows, outputs, where))
-    return tuple(
-        Region(torch.from_numpy(box[0]), torch.from_numpy(box[1]), tuple(disjuncts))
-        for box, disjuncts in boxes.values()
-    )
-
-
-def _box(case: Clause, inputs: int, where: str) -> np.ndarray:
-    """(2, inputs): the lower and the upper ends."""
-    box = np.empty((2, inputs))
-    for row, name, ends in ((0, "lower", case.lower), (1, "upper", case.upper)):
-        if len(ends) != inputs or max(ends) >= inputs:
-            foreign = next((i for i in sorted(ends) if i >= inputs), None)
-            if foreign is not None:
-                raise VnnlibError(f"{where} bounds X_{foreign}, which it does not declare.")
-            missing = next(i for i in range(inputs) if i not in ends)
+def check(clause: Clause, inputs: int, where: str) -> None:
+    """Every input must be bounded in every case, and no assertion may leave no inputs at all."""
+    if not clause.is_possible:
+        return
+    for name in ("lower", "upper"):
+        bounded = clause.always(name)
+        missing = next((i for i in range(inputs) if i not in bounded), None)
+        if missing is not None:
             raise VnnlibError(f"{where} gives X_{missing} no {name} bound; every input needs both.")
-        box[row, list(ends)] = list(ends.values())
-    empty = np.flatnonzero(box[0] > box[1])
-    if len(empty):
-        i = int(empty[0])
-        raise VnnlibError(
-            f"{where} contradicts itself: X_{i} must be at least {box[0, i]:.9g} and at most {box[1, i]:.9g}."
-        )
-    return box
+    box = _meet(_unbounded(inputs), clause)
+    for parts in ([clause], *clause.choices):
+        boxes = (_meet(box, part) for part in parts)
+        first = next(boxes)
+        if _is_empty(first) and all(map(_is_empty, boxes)):
+            i = int(np.flatnonzero(first[0] > first[1])[0])
+            raise VnnlibError(
+                f"{where} contradicts itself: X_{i} must be at least {first[0, i]:.9g} and at most {first[1, i]:.9g}."
+            )
 
 
-def _conjunction(rows: list[Sum], outputs: int, where: str) -> Conjunction:
-    if not rows:
-        raise VnnlibError(f"{where} says nothing of the outputs in one of its cases, so every input would violate it.")
-    A, b = torch.zeros(len(rows), outputs, dtype=torch.float64), torch.zeros(len(rows), dtype=torch.float64)
-    for i, row in enumerate(rows):
-        b[i] = -row.constant
-        for (_, number), value in row.coefficients.items():
-            if number >= outputs:
-                raise VnnlibError(f"{where} constrains Y_{number}, which it does not declare.")
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One choice of every disjunction. box: (2, inputs), lower and upper ends; the rows of `clause` and of `rest`."""
+
+    box: np.ndarray
+    clause: Clause
+    rest: Case | None
+
+    def rows(self) -> Iterator[Sum]:
+        case: Case | None = self
+        while case is not None:
+            yield from case.clause.rows
+            case = case.rest
+
+
+_Choices = tuple[list[Clause], "_Choices"] | None
+"""Disjunctions that are still to be decided, the next one first."""
+
+
+def cases(root: Clause, inputs: int, deadline: float) -> Iterator[Case]:
+    """The cases of a clause whose boxes are not empty. After the deadline, OutOfTime is raised."""
+    start = _unbounded(inputs), None
+    stack: list[tuple[np.ndarray, Case | None, Iterator[Clause], _Choices]] = [(*start, iter([root]), None)]
+    while stack:
+        check_time(deadline)
+        box, above, alternatives, pending = stack[-1]
+        clause = next(alternatives, None)
+        if clause is None:
+            stack.pop()
+            continue
+        met = _meet(box, clause)
+        if _is_empty(met):
+            continue
+        case = Case(met, clause, above)
+        for choice in reversed(clause.choices):
+            pending = (choice, pending)
+        if pending is None:
+            yield case
+        else:
+            stack.append((met, case, iter(pending[0]), pending[1]))
+
+
+def regions_of(found: Iterable[Case], outputs: int, where: str) -> Iterator[Region]:
+    """One region per box, with the disjuncts of all cases nearby that share it."""
+    boxes: dict[bytes, tuple[np.ndarray, list[Conjunction]]] = {}
+    held = rows = 0
+    for case in found:
+        disjunct = _conjunction(case.rows(), outputs, where)
+        if held == MOST_CASES or (held and rows + len(disjunct.b) > MOST_ROWS):
+            yield from _gathered(boxes)
+            boxes, held, rows = {}, 0, 0
+        boxes.setdefault(case.box.tobytes(), (case.box, []))[1].append(disjunct)
+        held, rows = held + 1, rows + len(disjunct.b)
+    yield from _gathered(boxes)
+
+
+def _gathered(boxes: dict[bytes, tuple[np.ndarray, list[Conjunction]]]) -> Iterator[Region]:
+    for box, disjuncts in boxes.values():
+        yield Region(torch.from_numpy(box[0]), torch.from_numpy(box[1]), tuple(disjuncts))
+
+
+def _unbounded(inputs: int) -> np.ndarray:
+    return np.array([[-np.inf], [np.inf]]).repeat(inputs, 1)
+
+
+def _meet(box: np.ndarray, clause: Clause) -> np.ndarray:
+    """The box with the clause's own bounds; the same array where it has none."""
+    if not clause.lower and not clause.upper:
+        return box
+    out = box.copy()
+    for row, ends, tighter in ((out[0], clause.lower, np.maximum), (out[1], clause.upper, np.minimum)):
+        at = list(ends)
+        row[at] = tighter(row[at], list(ends.values()))
+    return out
+
+
+def _is_empty(box: np.ndarray) -> bool:
+    return bool((box[0] > box[1]).any())
+
+
+def _conjunction(rows: Iterable[Sum], outputs: int, where: str) -> Conjunction:
+    """Of rows that limit the same sum, the tightest. No row at all is true of every output: 0 y <= 0."""
+    limits: dict[tuple[tuple[int, float], ...], float] = {}
+    for row in rows:
+        key = tuple(sorted((number, value) for (_, number), value in row.coefficients.items()))
+        limits[key] = min(limits.get(key, math.inf), -row.constant)
+    if len(limits) > MOST_ROWS:
+        raise VnnlibError(f"{where} has a case of {len(limits)} conditions on outputs, more than {MOST_ROWS}.")
+    A = torch.zeros(max(len(limits), 1), outputs, dtype=torch.float64)
+    b = torch.zeros(len(A), dtype=torch.float64)
+    for i, (coefficients, limit) in enumerate(limits.items()):
+        b[i] = limit
+        for number, value in coefficients:
             A[i, number] = value
     return Conjunction(A, b)

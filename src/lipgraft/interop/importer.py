@@ -19,11 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.interop.module import INPUT, OnnxNetwork, Step, View
+from lipgraft.interop.clock import check_time
+from lipgraft.interop.module import INPUT, OnnxNetwork, Shift, Step, View
 from lipgraft.interop.onnx_file import OnnxFile, Shape
 from lipgraft.interop.optional import need
 
 _EXAMPLES = 2
+# What onnx's reference evaluator raises where a node's parts do not fit.
+_FOLDING_ERRORS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,16 +130,12 @@ class Call:
             raise self.unsupported(f"it needs one image (1, channels, rows, columns), and gets shape {value.shape}")
         return self.laid_out(value, value.shape[1:])
 
-    def used_once(self, index: int) -> bool:
-        """Whether this node alone reads its input."""
-        return self.importer.uses[self.node.input[index]] == 1
-
 
 class Importer:
-    """Walks the nodes of a file in order."""
+    """Walks the nodes of a file in order. deadline: by time.monotonic; after it, OutOfTime is raised."""
 
-    def __init__(self, file: OnnxFile) -> None:
-        self.file = file
+    def __init__(self, file: OnnxFile, deadline: float = math.inf) -> None:
+        self.file, self.deadline = file, deadline
         self.dtype = getattr(torch, file.dtype)
         self.layers: dict[str, nn.Module] = {}
         self.steps: list[Step] = []
@@ -150,6 +149,7 @@ class Importer:
     @torch.no_grad()
     def run(self) -> OnnxNetwork:
         for node in self.file.model.graph.node:
+            check_time(self.deadline)
             self.convert(node)
         output = self.known[self.file.output_name]
         if not isinstance(output, Value):
@@ -157,7 +157,27 @@ class Importer:
         size = math.prod(output.shape)
         if output.laid != (size,) or not self.steps or self.steps[-1].layer != output.layer:
             self.emit(View((size,)), (output,), (1, size), self.file.model.graph.node[-1])
+        self._fold_biases()
         return OnnxNetwork(self.file.input_shape, self.layers, self.steps).eval()
+
+    def _fold_biases(self) -> None:
+        """MatMul + Add is one linear layer: the constant becomes its bias, where nothing else reads the product.
+
+        Only the finished steps say who reads what: in the file, the same numbers go by many names.
+        """
+        readers = Counter(name for step in self.steps for name in step.inputs)
+        kept: list[Step] = []
+        merged: dict[str, str] = {}
+        for step in self.steps:
+            layer, source = self.layers[step.layer], step.inputs[0]
+            before = self.layers.get(source) if readers[source] == 1 else None
+            if isinstance(layer, Shift) and isinstance(before, nn.Linear) and before.bias is None:
+                before.bias = nn.Parameter(layer.constant.expand(before.out_features).clone())
+                merged[step.layer] = source
+                del self.layers[step.layer]
+                continue
+            kept.append(Step(step.layer, tuple(merged.get(name, name) for name in step.inputs)))
+        self.steps = kept
 
     def convert(self, node: Any) -> None:
         inputs = [self.known[name] for name in node.input]
@@ -201,7 +221,7 @@ class Importer:
         model = helper.make_model(helper.make_graph([node], "constant", *ends), opset_imports=[opset])
         try:
             results = need("onnx.reference").ReferenceEvaluator(model).run(None, feeds)
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        except _FOLDING_ERRORS as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise UnsupportedOperationError(
                 f"{self.file.path}: the constant node {node.name!r} ({node.op_type}) cannot be computed: {reason}."

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,13 +17,17 @@ from pathlib import Path
 import torch
 
 from lipgraft.errors import LipgraftError
-from lipgraft.files import atomic_write_text
+from lipgraft.interop.clock import OutOfTime
 from lipgraft.interop.errors import VnnlibError
-from lipgraft.interop.result import VnnResult
+from lipgraft.interop.onnx_file import fingerprint_onnx
+from lipgraft.interop.result import VnnResult, write_result
 from lipgraft.interop.results_table import WORDS, InstanceResult, append_result, read_results
 from lipgraft.interop.verify import Subject, verify_specification
 from lipgraft.interop.vnnlib import read_vnnlib
 from lipgraft.verify import VerifySettings
+from lipgraft.version import __version__
+
+UNREADABLE = "none"  # in place of a file's digest; digests consist of the digits 0 to f
 
 
 @dataclass(frozen=True)
@@ -62,14 +67,14 @@ def read_instances(path: str | os.PathLike[str]) -> list[Instance]:
     """The lines of an instances.csv: ONNX file, VNNLIB file (both seen from the csv's folder), seconds."""
     file = Path(path)
     try:
-        rows = [row for row in csv.reader(file.read_text(encoding="utf-8").splitlines()) if row]
+        rows = [row for row in csv.reader(file.read_text(encoding="utf-8-sig").splitlines()) if row]
     except OSError as error:
         raise VnnlibError(f"{file} cannot be read: {error.strerror or error}.") from None
     except (UnicodeDecodeError, csv.Error):
-        raise VnnlibError(f"{file} is not a table of instances.") from None
+        raise VnnlibError(f"{file} is not a table of instances: a text file in UTF-8, with commas.") from None
     instances = []
     for number, row in enumerate(rows, start=1):
-        seconds = _positive(row[2]) if len(row) == 3 else None
+        seconds = _positive(row[2]) if len(row) == 3 and row[0].strip() and row[1].strip() else None
         if seconds is None:
             raise VnnlibError(f"{file}, line {number}: expected ONNX file, VNNLIB file and seconds, got {row}.")
         instances.append(Instance(row[0].strip(), row[1].strip(), seconds))
@@ -99,21 +104,21 @@ def verify_instances(
     instances = read_instances(table)
     store = folder / "results.csv"
     known = {result.key: result for result in read_results(store)}
-    digest, subject = lru_cache(_digest), lru_cache(maxsize=1)(lambda onnx: Subject.read(onnx, device))
-    asked = _settings_digest(settings or VerifySettings())
+    mark_of, networks = lru_cache(_network_mark), _Networks(device)
+    asked = _settings_mark(settings or VerifySettings())
     results: list[InstanceResult] = []
     reused = 0
     for number, instance in enumerate(instances):
         seconds = instance.timeout if timeout is None else timeout
         files = _found(table.parent / instance.onnx), _found(table.parent / instance.vnnlib)
-        mark = f"{digest(files[0])}-{digest(files[1])}-{asked}"
+        mark = f"{mark_of(files[0])}-{_property_mark(files[1])}-{asked}"
         old = known.get((instance.onnx, instance.vnnlib, seconds, mark))
-        if old is not None and old.status != "error":
+        if old is not None and old.status != "error" and UNREADABLE not in mark:
             reused += 1
             results.append(old)
             continue
-        answer = _verified(subject, files, seconds, settings)
-        atomic_write_text(folder / f"{number:05d}_{_stem(instance.vnnlib)}.txt", answer.text())
+        answer = _verified(networks, files, seconds, settings)
+        write_result(folder / f"{number:05d}_{_stem(instance.vnnlib)}.txt", answer.text())
         result = InstanceResult(
             instance.onnx,
             instance.vnnlib,
@@ -131,43 +136,70 @@ def verify_instances(
     return InstancesSummary(tuple(results), reused, folder)
 
 
+@dataclass
+class _Networks:
+    """Keeps the last network that was read: neighbours in a table often ask about the same one."""
+
+    device: torch.device | str
+    path: Path | None = None
+    subject: Subject | None = None
+
+    def read(self, path: Path, deadline: float) -> Subject:
+        if self.subject is None or self.path != path:
+            self.subject = None  # frees its memory before the next one is read
+            self.subject, self.path = Subject.read(path, self.device, deadline=deadline), path
+        return self.subject
+
+
 def _verified(
-    subject: Callable[[Path], Subject], files: tuple[Path, Path], seconds: float, settings: VerifySettings | None
+    networks: _Networks, files: tuple[Path, Path], seconds: float, settings: VerifySettings | None
 ) -> VnnResult:
     """One instance; what is wrong with its files is its result."""
     started = time.monotonic()
+    deadline = started + seconds
     try:
-        specification = read_vnnlib(files[1])
-        network = subject(files[0])
-        answer = verify_specification(network, specification, started + seconds, where=str(files[1]), settings=settings)
-    except (LipgraftError, RuntimeError) as error:  # one instance that fails, by memory say, takes no other with it
-        answer = VnnResult("error", reason=" ".join(str(error).split()))
-    spent = time.monotonic() - started
-    return VnnResult(answer.status, answer.counterexample, answer.reason, answer.method, spent)
+        specification = read_vnnlib(files[1], deadline=deadline)
+        subject = networks.read(files[0], deadline)
+        answer = verify_specification(subject, specification, deadline, where=str(files[1]), settings=settings)
+    except OutOfTime:
+        answer = VnnResult("timeout")
+    except (LipgraftError, RuntimeError, MemoryError) as error:  # one that fails takes no other with it
+        answer = VnnResult("error", reason=" ".join(str(error).split()) or "out of memory")
+    return replace(answer, seconds=time.monotonic() - started)
 
 
 def _found(file: Path) -> Path:
     """The file, or its gzip where only that is there: tables are often older than the packing."""
-    packed = file.with_name(f"{file.name}.gz")
-    return packed if not file.exists() and packed.exists() else file
+    packed = Path(f"{file}.gz")
+    return packed if not os.path.exists(file) and os.path.exists(packed) else file
 
 
-def _digest(file: Path) -> str:
+def _network_mark(file: Path) -> str:
+    """The beginning of the network's fingerprint; one that cannot be read has none."""
+    try:
+        return fingerprint_onnx(file)[:16]
+    except LipgraftError:
+        return UNREADABLE
+
+
+def _property_mark(file: Path) -> str:
     """The beginning of a file's SHA-256; a file that cannot be read has none."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    except OSError:
-        return "none"
+    except (OSError, ValueError):
+        return UNREADABLE
 
 
-def _settings_digest(settings: VerifySettings) -> str:
-    """Of every setting but the time limits, which stand in a column of their own."""
+def _settings_mark(settings: VerifySettings) -> str:
+    """Of lipgraft's version and of every setting but the time limits, which stand in a column of their own."""
     plain = replace(settings, timeout=1.0, total_seconds=None)
-    return hashlib.sha256(repr(plain).encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{__version__} {plain!r}".encode()).hexdigest()[:8]
 
 
 def _stem(name: str) -> str:
-    return Path(name).name.removesuffix(".gz").removesuffix(".vnnlib")
+    """A part of a file's name: without control characters, and short enough for every file system."""
+    stem = Path(name).name.removesuffix(".gz").removesuffix(".vnnlib")
+    return re.sub(r"[\x00-\x1f\x7f]", "_", stem)[:60]
 
 
 def _positive(text: str) -> float | None:

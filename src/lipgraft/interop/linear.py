@@ -7,14 +7,13 @@ import re
 from dataclasses import dataclass
 
 from lipgraft.interop.errors import VnnlibError
-from lipgraft.interop.sexpr import Expression, show
+from lipgraft.interop.sexpr import NUMBER, Expression, show
 
 Variable = tuple[str, int]
 """("X" or "Y", number)."""
 
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_VARIABLE = re.compile(r"([XY])_(\d+)", re.ASCII)
-_NUMBER = re.compile(NUMBER, re.ASCII)
+# X_01 is another name than X_1; more digits than these are no number of a variable.
+_VARIABLE = re.compile(r"([XY])_(0|[1-9]\d{0,8})", re.ASCII)
 COMPARISONS = ("<=", ">=")
 
 
@@ -86,6 +85,6 @@ def _word(token: str, where: str) -> Sum:
     found = variable(token)
     if found is not None:
         return Sum({found: 1.0}, 0.0)
-    if _NUMBER.fullmatch(token):
+    if NUMBER.fullmatch(token):
         return Sum({}, float(token))
-    raise VnnlibError(f"{where}: {token!r} is neither a number nor a variable X_i or Y_i.")
+    raise VnnlibError(f"{where}: {show(token)!r} is neither a number nor a variable X_i or Y_i.")

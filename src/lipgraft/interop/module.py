@@ -29,6 +29,11 @@ class OnnxNetwork(nn.Module):
         for name, layer in layers.items():
             self.add_module(name, layer)
 
+    def extra_repr(self) -> str:
+        """The wiring: the same layers, put together otherwise, are another network."""
+        calls = (f"{step.layer}({', '.join(name or 'input' for name in step.inputs)})" for step in self.steps)
+        return f"input_shape={self.input_shape}, steps=[{', '.join(calls)}]"
+
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, *input_shape) -> (B, outputs)."""
         values = {INPUT: x}
@@ -44,6 +49,9 @@ class View(nn.Module):
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
         self.shape = tuple(shape)
+
+    def extra_repr(self) -> str:
+        return f"shape={self.shape}"
 
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape(-1, *self.shape)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
+import hashlib
+import math
 import os
-import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import numpy as np
 
 from lipgraft.errors import CheckpointError, UnsupportedOperationError
 from lipgraft.interop.optional import need
+from lipgraft.interop.packed import is_packed, read_packed
 
 OLDEST_OPSET = 7  # onnxruntime promises nothing for older ones
+LARGEST = (1 << 31) - 1  # bytes of a protobuf; larger weights stand in files of their own
+MOST_INPUTS = 1 << 28
 Shape = tuple[int, ...]
 
 
@@ -44,9 +48,73 @@ class OnnxFile:
 
     def constants(self) -> dict[str, np.ndarray]:
         """The initialisers by name."""
-        to_array = need("onnx.numpy_helper").to_array
-        folder = str(self.path.parent)  # of tensors that are stored outside the file
-        return {tensor.name: to_array(tensor, folder) for tensor in self.model.graph.initializer}
+        graph = self.model.graph
+        return {
+            **{tensor.name: self._array(tensor) for tensor in graph.initializer},
+            **{sparse.values.name: self._dense(sparse) for sparse in graph.sparse_initializer},
+        }
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        try:
+            array: np.ndarray = need("onnx.numpy_helper").to_array(tensor, str(self.path.parent))
+        except (OSError, ValueError, TypeError, need("onnx.checker").ValidationError) as error:
+            raise CheckpointError(
+                f"{self.path}: the constant {tensor.name!r} cannot be read: {_one_line(error)}."
+            ) from None
+        return array
+
+    def _dense(self, sparse: Any) -> np.ndarray:
+        """A sparse initialiser with its zeros. Indices are places in the flat array, or one coordinate per axis."""
+        values, indices = self._array(sparse.values), self._array(sparse.indices)
+        dense = np.zeros(tuple(sparse.dims), values.dtype)
+        try:
+            places = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape)
+            dense.reshape(-1)[places] = values
+        except (ValueError, IndexError) as error:
+            raise CheckpointError(
+                f"{self.path}: the sparse constant {sparse.values.name!r} is damaged: {_one_line(error)}."
+            ) from None
+        return dense
+
+
+def fingerprint_onnx(path: str | os.PathLike[str]) -> str:
+    """SHA-256, as text, of a whole ONNX model: the file, and every file with weights that it refers to."""
+    file = Path(path)
+    data = read_packed(file, LARGEST, CheckpointError)
+    places = {entry.value for tensor in _tensors(_decoded(file, data)) for entry in tensor.external_data
+              if entry.key == "location"}  # fmt: skip
+    digest = hashlib.sha256(hashlib.sha256(data).digest())
+    for place in sorted(places):
+        try:
+            with (file.parent / place).open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: its weights in {place!r} cannot be read: {_one_line(error)}.") from None
+    return digest.hexdigest()
+
+
+def _messages(message: Any) -> Iterator[Any]:
+    """A message and all messages inside it; tensors are not looked into, because their numbers may be many."""
+    yield message
+    if isinstance(message, need("onnx").TensorProto):
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in [value] if hasattr(value, "ListFields") else value:
+                yield from _messages(part)
+
+
+def _tensors(model: Any) -> Iterator[Any]:
+    kind = need("onnx").TensorProto
+    return (message for message in _messages(model) if isinstance(message, kind))
+
+
+def _is_text(message: Any) -> bool:
+    """Whether all names in a message are text: protobuf hands out damaged ones as bytes."""
+    if isinstance(message, need("onnx").TensorProto):
+        return isinstance(message.name, str)
+    texts = (value for field, value in message.ListFields() if field.type == field.TYPE_STRING)
+    return all(isinstance(part, str) for text in texts for part in ([text] if isinstance(text, bytes) else text))
 
 
 def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
@@ -60,7 +128,7 @@ def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
             f"{file} uses ONNX opset {opset}, and {OLDEST_OPSET} is the oldest supported; convert it with "
             "onnx.version_converter."
         )
-    stored = {tensor.name for tensor in graph.initializer}
+    stored = {tensor.name for tensor in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     inputs = [value for value in graph.input if value.name not in stored]
     if len(inputs) != 1 or len(graph.output) != 1:
         raise UnsupportedOperationError(
@@ -87,18 +155,30 @@ def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
 
 
 def _parsed(file: Path) -> tuple[bool, Any]:
-    onnx, decode_error = need("onnx"), need("google.protobuf.message").DecodeError
+    data = read_packed(file, LARGEST, CheckpointError)
+    model = _decoded(file, data)
+    if not model.graph.node:
+        raise CheckpointError(f"{file} is not an ONNX model, or it is truncated: it has no nodes.")
     try:
-        with file.open("rb") as stream:
-            packed = stream.read(2) == b"\x1f\x8b"
-        model = onnx.load_model_from_string(gzip.decompress(file.read_bytes())) if packed else onnx.load(str(file))
-        if not model.graph.node:
-            raise CheckpointError(f"{file} is not an ONNX model, or it is truncated: it has no nodes.")
-    except (OSError, EOFError, zlib.error) as error:
-        raise CheckpointError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    except decode_error:
+        need("onnx.external_data_helper").load_external_data_for_model(model, str(file.parent))
+    except (OSError, ValueError, TypeError, need("onnx.checker").ValidationError) as error:
+        raise CheckpointError(f"{file}: its weights in other files cannot be read: {_one_line(error)}.") from None
+    return is_packed(file), model
+
+
+def _decoded(file: Path, data: bytes) -> Any:
+    """The model as the file has it, without the weights of other files."""
+    try:
+        model = need("onnx").load_model_from_string(data)
+    except need("google.protobuf.message").DecodeError:
         raise CheckpointError(f"{file} is not an ONNX model, or it is truncated; restore it from a copy.") from None
-    return packed, model
+    if not all(map(_is_text, _messages(model))):
+        raise CheckpointError(f"{file} is damaged: it contains a name that is not text; restore it from a copy.")
+    return model
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join((getattr(error, "strerror", None) or str(error)).split()).rstrip(".")
 
 
 def _input_shape(value: Any, file: Path) -> tuple[Shape, bool, bool]:
@@ -117,6 +197,8 @@ def _input_shape(value: Any, file: Path) -> tuple[Shape, bool, bool]:
         raise UnsupportedOperationError(
             f"{file}: the input {value.name!r} has no fixed size; export it with fixed sizes of all axes but the batch."
         )
+    if math.prod(shape) > MOST_INPUTS:
+        raise UnsupportedOperationError(f"{file}: the input {value.name!r} has {math.prod(shape)} numbers, too many.")
     return shape, batched, free
 
 
@@ -125,7 +207,8 @@ def _dtype(value: Any, file: Path) -> str:
     kinds = {proto.FLOAT: "float32", proto.DOUBLE: "float64"}
     kind = value.type.tensor_type.elem_type
     if kind not in kinds:
+        name = proto.DataType.Name(kind) if kind in proto.DataType.values() else f"of the unknown type {kind}"
         raise UnsupportedOperationError(
-            f"{file}: the input {value.name!r} is {proto.DataType.Name(kind)}; only FLOAT and DOUBLE are supported."
+            f"{file}: the input {value.name!r} is {name}; only FLOAT and DOUBLE are supported."
         )
     return kinds[kind]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
+from lipgraft.errors import LipgraftError
+from lipgraft.files import atomic_write_text
 from lipgraft.interop.replay import Counterexample
 
 Word = Literal["unsat", "sat", "unknown", "timeout", "error"]
@@ -32,6 +35,15 @@ class VnnResult:
             return f"{self.status}\n"
         pairs = [*_pairs("X", self.counterexample.x), *_pairs("Y", self.counterexample.y)]
         return f"{self.status}\n(" + "\n ".join(pairs) + ")\n"
+
+
+def write_result(path: str | os.PathLike[str], text: str) -> None:
+    """Write a results file; a disk that does not take it is a LipgraftError."""
+    try:
+        atomic_write_text(path, text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LipgraftError(f"the results cannot be written to {path}: {reason}.") from None
 
 
 def _pairs(letter: str, values: Tensor) -> list[str]:

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from lipgraft.interop.errors import VnnlibError
+
 WORDS = ("unsat", "sat", "unknown", "timeout", "error")
 
 
@@ -29,13 +31,24 @@ class InstanceResult:
         return self.onnx, self.vnnlib, self.timeout, self.digest
 
 
+NAMES = [field.name for field in fields(InstanceResult)]
+
+
 def read_results(store: Path) -> list[InstanceResult]:
     """The whole lines of a results.csv; the last one of a killed run may be cut off, and is then done again."""
-    if not store.exists():
+    try:
+        rows = list(csv.reader(store.read_text(encoding="utf-8").splitlines()))
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise VnnlibError(f"{store} cannot be read: {error.strerror or error}.") from None
+    except (UnicodeDecodeError, csv.Error):
+        rows = [[]]
+    if rows and rows[0] != NAMES:
+        raise VnnlibError(f"{store} is not a table of results that lipgraft wrote; choose another folder.")
     results = []
-    for row in csv.reader(store.read_text(encoding="utf-8").splitlines()):
-        whole = len(row) == len(fields(InstanceResult)) and row[4] in WORDS
+    for row in rows[1:]:
+        whole = len(row) == len(NAMES) and row[4] in WORDS
         timeout, seconds = (_number(row[2]), _number(row[5])) if whole else (None, None)
         if timeout is not None and seconds is not None:
             results.append(InstanceResult(row[0], row[1], timeout, row[3], row[4], seconds, row[6], row[7]))
@@ -51,15 +64,16 @@ def _number(text: str) -> float | None:
 
 def append_result(store: Path, result: InstanceResult) -> None:
     """One line more, on the disk before the next instance begins."""
-    new = not store.exists()
-    names = [field.name for field in fields(InstanceResult)]
-    torn = not new and not store.read_bytes().endswith(b"\n")
-    with store.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if torn:
-            file.write("\n")
-        if new:
-            writer.writerow(names)
-        writer.writerow([getattr(result, name) for name in names])
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        old = store.read_bytes() if store.exists() else b""
+        with store.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            if not old:
+                writer.writerow(NAMES)
+            elif not old.endswith(b"\n"):  # the last line was cut off
+                file.write("\n")
+            writer.writerow([getattr(result, name) for name in NAMES])
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise VnnlibError(f"{store} cannot be written: {error.strerror or error}; what it holds is kept.") from None

@@ -25,12 +25,19 @@ class OnnxRuntime:
         options.log_severity_level = 4  # what matters is raised
         model = self.file.model.SerializeToString() if self.file.packed else str(self.file.path)
         errors: Any = need("onnxruntime.capi.onnxruntime_pybind11_state")
-        names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented", "RuntimeException")
-        self._failures = tuple(getattr(errors, name) for name in names)
+        kinds: list[type[Exception]] = [
+            kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)
+        ]
+        # Its own errors have no common base; ValueError and RuntimeError are what its Python side adds.
+        self._failures: tuple[type[Exception], ...] = (*kinds, ValueError, RuntimeError)
         try:
-            self.session: Any = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            # Without enable_fallback=0, it tells of errors on standard output and tries again.
+            session: Any = runtime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
         except self._failures as error:
             raise CheckpointError(f"onnxruntime cannot run {self.file.path}: {_first_line(error)}") from None
+        self.session = session
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (B, *input_shape) -> (B, outputs), in the file's dtype; one input at a time."""

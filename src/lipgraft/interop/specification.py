@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -38,8 +40,17 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Specification:
-    """Inputs X_0 .. and outputs Y_0 .. by their number, and the regions where a violation is looked for."""
+    """Inputs X_0 .. and outputs Y_0 .. by their number, and the regions where a violation is looked for.
+
+    expand(deadline): the regions one after the other. There may be far more of them than fit into memory, or into the
+    time until the deadline (time.monotonic), after which OutOfTime is raised.
+    """
 
     inputs: int
     outputs: int
-    regions: tuple[Region, ...]
+    expand: Callable[[float], Iterator[Region]]
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """All regions at once."""
+        return tuple(self.expand(math.inf))

@@ -6,6 +6,7 @@ most, and both halves go back on the pile.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from lipgraft.verify.bounding import at_input
 
 MOST_INPUTS = 20
 BATCH = 512
+NUMBERS = 1 << 25  # of the largest array that bounding a batch of boxes needs
 NARROW = 1e-5  # of the whole box: below this, rounding decides, and cutting on proves nothing
 
 
@@ -44,12 +46,14 @@ def split_inputs(model: PropertyNetwork, region: Region, judge: OnnxRuntime, dea
     shape = tuple(model.centre.shape)
     with full_precision():
         network = trace(model, shape).to()
+        widest = max(math.prod(node.shape) for node in network.nodes)
+        room = max(1, min(BATCH, NUMBERS // widest**2))
         pile = [_Pile(-torch.ones_like(model.centre)[None], torch.ones_like(model.centre)[None])]
         done = 0
         while pile:
             if time.monotonic() > deadline:
                 return Split("timeout", None, done)
-            box = _take(pile)
+            box = _take(pile, room)
             done += len(box.lower)
             bound, weight, corner = _bounded(network, box)
             candidates = torch.cat([corner, (box.lower + box.upper) / 2])
@@ -76,9 +80,9 @@ class _Pile:
     upper: Tensor
 
 
-def _take(pile: list[_Pile]) -> _Pile:
-    """A batch from the top of the pile, so that the pile stays as low as the tree is deep."""
-    taken, room = [], BATCH
+def _take(pile: list[_Pile], room: int) -> _Pile:
+    """At most `room` boxes from the top of the pile, so that the pile stays as low as the tree is deep."""
+    taken = []
     while pile and room:
         top = pile.pop()
         if len(top.lower) > room:

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from lipgraft.errors import SettingsError
-from lipgraft.files import atomic_write_text
+from lipgraft.interop.clock import OutOfTime, check_time
 from lipgraft.interop.errors import VnnlibError
-from lipgraft.interop.falsify import falsify
-from lipgraft.interop.load import import_checked
+from lipgraft.interop.falsify import QUICK, falsify
+from lipgraft.interop.load import check_import, import_checked
 from lipgraft.interop.module import OnnxNetwork
 from lipgraft.interop.property_network import PropertyNetwork
 from lipgraft.interop.replay import replay
-from lipgraft.interop.result import VnnResult, Word
+from lipgraft.interop.result import VnnResult, Word, write_result
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Region, Specification
 from lipgraft.interop.splitting import MOST_INPUTS, split_inputs
 from lipgraft.interop.vnnlib import read_vnnlib
+from lipgraft.rounding import inner_box
 from lipgraft.verify import VerifySettings
 from lipgraft.verify import verify as verify_images
 
 PathLike = str | os.PathLike[str]
-Clock = Callable[[], float]
+CHECKED = 16  # points of a property at which the import is compared with onnxruntime
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +43,10 @@ class Subject:
     like: Tensor
 
     @staticmethod
-    def read(path: PathLike, device: torch.device | str = "cpu") -> Subject:
+    def read(path: PathLike, device: torch.device | str = "cpu", *, deadline: float = math.inf) -> Subject:
+        """After the deadline (time.monotonic), OutOfTime is raised."""
         judge = OnnxRuntime(path)
-        network = import_checked(judge).to(device)
+        network = import_checked(judge, deadline).to(device)
         return Subject(network, judge, torch.empty(0, dtype=getattr(torch, judge.file.dtype), device=device))
 
 
@@ -54,24 +58,28 @@ def verify_vnnlib(
     device: torch.device | str = "cpu",
     results: PathLike | None = None,
     settings: VerifySettings | None = None,
+    started: float | None = None,
 ) -> VnnResult:
     """Can the network do what the specification describes? "unsat": never; "sat": here is how.
 
     timeout: seconds for everything, reading included. results: a file that gets the word and the counterexample. A
-    file that cannot be used is a LipgraftError, and "error" in the results.
+    file that cannot be used is a LipgraftError, and "error" in the results. started: when the seconds began to run, by
+    time.monotonic; by default now.
     """
-    started = time.monotonic()
+    started = time.monotonic() if started is None else started
     if not timeout > 0:
         raise SettingsError(f"timeout must be > 0 seconds, got {timeout}.")
     result = VnnResult("error")  # until there is a better word
+    deadline = started + timeout
     try:
-        specification = read_vnnlib(vnnlib_path)
-        subject = Subject.read(onnx_path, device)
-        deadline = started + timeout
+        specification = read_vnnlib(vnnlib_path, deadline=deadline)
+        subject = Subject.read(onnx_path, device, deadline=deadline)
         result = verify_specification(subject, specification, deadline, where=str(vnnlib_path), settings=settings)
+    except OutOfTime:
+        result = VnnResult("timeout")
     finally:
         if results is not None:
-            atomic_write_text(results, result.text())
+            write_result(results, result.text())
     return replace(result, seconds=time.monotonic() - started)
 
 
@@ -86,19 +94,70 @@ def verify_specification(
     """Decide every region, until one is violated. deadline: by time.monotonic."""
     _check_counts(subject, specification, where)
     chosen = settings or VerifySettings()
+    try:
+        _check_in_boxes(subject, specification, deadline)
+        if len(list(islice(specification.expand(deadline), 2))) > 1:
+            # A violation that is easy to find must not wait for the proofs of other regions.
+            regions = specification.expand(deadline)
+            network, judge, like = subject.network, subject.judge, subject.like
+            found = falsify(network, regions, judge, like, deadline, effort=QUICK, seed=chosen.seed)
+            if found is not None:
+                return VnnResult("sat", found, method="pgd")
+        count = sum(1 for _ in specification.expand(deadline))
+    except OutOfTime:
+        return VnnResult("timeout")
+    return _decide_all(subject, specification, count, deadline, chosen)
+
+
+def _decide_all(
+    subject: Subject, specification: Specification, count: int, deadline: float, settings: VerifySettings
+) -> VnnResult:
+    """Every region in turn, each for its share of the time that is left; what some leave over goes to the open ones.
+
+    count: how many regions there are.
+    """
     open_: list[VnnResult] = []
     method: str | None = None
-    for region in specification.regions:
-        result = _decide(subject, region, deadline, chosen)
-        if result.status == "sat":
-            return result
-        if result.status != "unsat":
-            open_.append(result)
-        method = result.method
+    waiting: Collection[int] = range(count)
+    try:
+        while waiting:
+            again: set[int] = set()
+            turns = ((i, region) for i, region in enumerate(specification.expand(deadline)) if i in waiting)
+            for turn, (number, region) in enumerate(turns):
+                check_time(deadline)
+                now = time.monotonic()
+                result = _decide(subject, region, now + (deadline - now) / (len(waiting) - turn), settings)
+                method = result.method or method
+                if result.status == "sat":
+                    return result
+                if result.status == "timeout":
+                    again.add(number)
+                elif result.status != "unsat":
+                    open_.append(result)
+            waiting = again
+    except OutOfTime:
+        open_.append(VnnResult("timeout", method=method))
     if not open_:
         return VnnResult("unsat", method=method)
     order: tuple[Word, ...] = ("error", "timeout", "unknown")
     return min(open_, key=lambda result: order.index(result.status))
+
+
+def _check_in_boxes(subject: Subject, specification: Specification, deadline: float) -> None:
+    """Compare the import with onnxruntime where the property speaks of it: corners, middles, random points."""
+    regions = list(islice(specification.expand(deadline), CHECKED // 4))
+    generator = torch.Generator().manual_seed(0)
+    points = []
+    for region in regions:
+        low, high = inner_box(region.lower, region.upper, subject.like.dtype)
+        share = torch.rand(max(CHECKED // len(regions) - 3, 1), len(low), generator=generator)
+        share[::2] = share[::2].round()  # every other one is a corner
+        share = torch.cat([torch.tensor([[0.0], [1.0], [0.5]]).expand(3, len(low)), share]).to(low)
+        inside = low + share * (high - low)
+        points.append(torch.where(share == 1, high, torch.minimum(torch.maximum(inside, low), high)))
+    if points:
+        x = torch.cat(points).reshape(-1, *subject.network.input_shape)
+        check_import(subject.network, subject.judge, x, deadline)
 
 
 def _check_counts(subject: Subject, specification: Specification, where: str) -> None:
@@ -119,8 +178,13 @@ def _decide(subject: Subject, region: Region, deadline: float, settings: VerifyS
     left = deadline - time.monotonic()
     if left <= 0:
         return VnnResult("timeout")
+    # Where a disjunct holds with nothing to spare, as 0 <= 0 does, an attack sees no loss: ask about one point first.
+    found = replay(subject.judge, region, ((region.lower + region.upper) / 2)[None])
+    if found is not None:
+        return VnnResult("sat", found, method="pgd")
     if few or any(len(disjunct.b) > 1 for disjunct in region.disjuncts):
-        found = falsify(subject.network, region, subject.judge, subject.like, deadline, seed=settings.seed)
+        half = deadline - left / 2  # the other half is for proofs
+        found = falsify(subject.network, [region], subject.judge, subject.like, half, seed=settings.seed)
         if found is not None:
             return VnnResult("sat", found, method="pgd")
     if few:

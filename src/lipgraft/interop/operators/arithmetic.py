@@ -17,11 +17,7 @@ def add(call: Call) -> Value:
     one, other = call.inputs[0], call.inputs[1]
     if isinstance(one, Value) and isinstance(other, Value):
         return _together(call, Sum(), one, other)
-    at = 0 if isinstance(one, Value) else 1
-    biased = _as_bias(call, at)
-    if biased is not None:
-        return biased
-    return _with_constant(call, Shift, at)
+    return _with_constant(call, Shift, 0 if isinstance(one, Value) else 1)
 
 
 @imports("Sub")
@@ -78,26 +74,12 @@ def _shifted(call: Call, layer: type[nn.Module], value: Value, constant: Tensor 
         raise call.unsupported(f"its constant of shape {tuple(constant.shape)} repeats an input of shape {value.shape}")
     if constant.numel() == 1:
         return call.emit(layer(constant.reshape(())), value, shape=shape)
+    if len(value.laid) == 1:  # a flat row takes a flat constant, whatever shape the file gives both
+        return call.emit(layer(constant.expand(shape).flatten()), value, shape=shape)
     wide = constant.reshape(*[1] * (len(shape) - constant.ndim), *constant.shape)
     # An axis of size 1 in front is where the batch goes.
     row, wide = (shape[1:], wide[0]) if shape[0] == 1 and len(shape) > 1 else (shape, wide)
     return call.emit(layer(wide.contiguous()), call.laid_out(value, row), shape=shape)
-
-
-def _as_bias(call: Call, at: int) -> Value | None:
-    """MatMul + Add is one linear layer: the constant becomes its bias, where nothing else reads the product."""
-    value, constant = call.value(at), call.constant(1 - at)
-    layer = call.importer.layers.get(value.layer)
-    if not isinstance(layer, nn.Linear) or layer.bias is not None or constant is None or not call.used_once(at):
-        return None
-    if call.importer.steps[-1].layer != value.layer or math.prod(value.shape) != layer.out_features:
-        return None
-    shape = _broadcast(call, value.shape, tuple(constant.shape))
-    if math.prod(shape) != math.prod(value.shape):
-        return None
-    bias = call.numbers(constant).expand(shape).flatten().clone()
-    layer.bias = nn.Parameter(bias)
-    return Value(value.layer, shape, value.example + bias)
 
 
 def _broadcast(call: Call, one: Shape, other: Shape) -> Shape:
