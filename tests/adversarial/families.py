@@ -410,7 +410,7 @@ def corner(draw: Draw) -> Net:
 @family()
 def staircase(draw: Draw) -> Net:
     """Plateaus with steep steps between them, up and down; each plateau belongs to another class."""
-    weight = draw.weights(int(draw.turn(1, 2, 5, 23)), most=4)
+    weight = draw.weights(int(draw.turn(1, 2, 3, 23)), most=4)
     low, high = total_range(weight)
     steps = torch.sort(draw.kinks(low, high, 4)).values
     rise = 1 / 64
@@ -425,7 +425,7 @@ def staircase(draw: Draw) -> Net:
 @family()
 def sawtooth(draw: Draw) -> Net:
     """A tent map of the inputs' mean, applied again and again: 2^k linear pieces."""
-    folds, inputs = int(draw.turn(2, 3, 4, 5)), int(draw.turn(1, 2, 4))
+    folds, inputs = int(draw.turn(2, 3, 4, 5)), int(draw.turn(1, 2))
     mean = torch.full((inputs,), 1 / inputs, dtype=torch.float64)
     fold = vector(2.0, -4.0)
     layers: list[nn.Module] = [dense(mean.repeat(2, 1), vector(0.0, -0.5)), nn.ReLU()]
