@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.optimize import linprog
 from torch import Tensor, nn
 
-from lipgraft.bounds import interval_bounds
+from exact_milp import double, exact_margin, grafted, line
 from lipgraft.box import Box
 from lipgraft.graft.activation import GraftedActivation
-from lipgraft.network import Activation, Network, evaluate, trace
-from lipgraft.network.evaluate import evaluate_node
+from lipgraft.network import Activation, Network, evaluate
 from lipgraft.verify import Verdict, VerifySettings, verify
 
 # Little optimisation, no attack and no search, so that most of the work is left to branching and to the leaves.
@@ -91,96 +89,6 @@ def images(model: nn.Module, count: int, seed: int) -> tuple[Tensor, Tensor, Ten
     radius = margin.detach() / slope.abs().sum(1).clamp(min=1e-3)
     scale = 0.5 + torch.rand(count, generator=generator)
     return x.detach(), logits.argmax(1), (radius * scale).clamp(max=0.7)
-
-
-@dataclass
-class Encoding:
-    """Affine values of every node in terms of the variables: matrix (n, V) and offset (n,)."""
-
-    matrix: np.ndarray
-    offset: np.ndarray
-
-
-def double(model: nn.Module) -> Network:
-    return trace(model, (4,)).to(dtype=torch.float64)
-
-
-def exact_margin(net: Network, x: Tensor, y: int, eps: float) -> float:
-    """The smallest of (true logit - other logit) over the box, by a mixed-integer program for each other class."""
-    box = Box.linf(x[None].double(), eps)
-    intervals = interval_bounds(net, box)
-    kinks = [
-        (i, j)
-        for i, node in net.activations()
-        for j in range(node.shape[0])
-        if not _grafted(node, j)
-        and float(intervals[node.inputs[0]][0][0, j]) < 0 < float(intervals[node.inputs[0]][1][0, j])
-    ]
-    number = {kink: k for k, kink in enumerate(kinks)}
-    inputs, total = x.numel(), x.numel() + 2 * len(kinks)  # x, then the kinks' outputs, then their switches
-    values: list[Encoding] = []
-    rows: list[np.ndarray] = []
-    limits: list[float] = []
-    for i, node in enumerate(net.nodes):
-        if i == 0:
-            values.append(Encoding(np.eye(inputs, total), np.zeros(inputs)))
-        elif isinstance(node, Activation):
-            z = values[node.inputs[0]]
-            out = Encoding(np.zeros_like(z.matrix), np.zeros_like(z.offset))
-            for j in range(node.shape[0]):
-                low, high = (float(end[0, j]) for end in intervals[node.inputs[0]])
-                if (i, j) in number:
-                    h, switch = inputs + number[i, j], inputs + len(kinks) + number[i, j]
-                    out.matrix[j, h] = 1.0
-                    a, e = node.negative_slope, np.eye(total)
-                    # h >= z, h >= a z, h <= z - (1 - a) low (1 - s), h <= a z + (1 - a) high s
-                    rows += [z.matrix[j] - e[h], a * z.matrix[j] - e[h]]
-                    limits += [-z.offset[j], -a * z.offset[j]]
-                    rows += [
-                        e[h] - z.matrix[j] - (1 - a) * low * e[switch],
-                        e[h] - a * z.matrix[j] - (1 - a) * high * e[switch],
-                    ]
-                    limits += [z.offset[j] - (1 - a) * low, a * z.offset[j]]
-                else:
-                    slope, intercept = _line(node, j, low)
-                    out.matrix[j], out.offset[j] = slope * z.matrix[j], slope * z.offset[j] + intercept
-            values.append(out)
-        else:
-            values.append(_affine(net, i, values))
-    final, best = values[net.output], np.inf
-    ends = [(float(a), float(b)) for a, b in zip(box.lower.flatten(), box.upper.flatten(), strict=True)]
-    low = np.array([a for a, _ in ends] + [-np.inf] * len(kinks) + [0.0] * len(kinks))
-    high = np.array([b for _, b in ends] + [np.inf] * len(kinks) + [1.0] * len(kinks))
-    whole = np.array([0] * (inputs + len(kinks)) + [1] * len(kinks))
-    constraints = [LinearConstraint(np.array(rows), ub=np.array(limits))] if rows else []
-    for other in set(range(len(final.offset))) - {y}:
-        cost = final.matrix[y] - final.matrix[other]
-        solved = milp(cost, constraints=constraints, integrality=whole, bounds=Bounds(low, high))
-        assert solved.success
-        best = min(best, solved.fun + final.offset[y] - final.offset[other])
-    return float(best)
-
-
-def _grafted(node: Activation, j: int) -> bool:
-    return node.graft is not None and bool(node.graft.mask[j])
-
-
-def _line(node: Activation, j: int, low: float) -> tuple[float, float]:
-    if node.graft is not None and bool(node.graft.mask[j]):
-        return float(node.graft.gamma[j]), float(node.graft.omega[j])
-    return (1.0, 0.0) if low >= 0 else (node.negative_slope, 0.0)
-
-
-def _affine(net: Network, i: int, values: list[Encoding]) -> Encoding:
-    """Push each variable's column through an affine node."""
-    node = net.nodes[i]
-    columns = [
-        torch.from_numpy(np.vstack([np.zeros((1, len(values[j].offset))), values[j].matrix.T])) for j in node.inputs
-    ]
-    constant = evaluate_node(node, *(torch.zeros_like(c[:1]) for c in columns))
-    moved = evaluate_node(node, *columns) - constant
-    offset = evaluate_node(node, *(torch.from_numpy(values[j].offset[None]) for j in node.inputs))
-    return Encoding(moved[1:].numpy().T.copy(), offset[0].numpy())
 
 
 def check(verdicts: list[Verdict], exact: list[float], model: nn.Module, x: Tensor, y: Tensor, eps: Tensor) -> int:
@@ -262,9 +170,9 @@ def enumerated_margin(net: Network, x: Tensor, y: int, eps: float) -> float:
     ends = list(zip(box.lower[0].tolist(), box.upper[0].tolist(), strict=True))
     best = np.inf
     for pattern in product((False, True), repeat=5):
-        lines = [_line(act, j, 1.0 if on else -1.0) for j, on in enumerate(pattern)]
+        lines = [line(act, j, 1.0 if on else -1.0) for j, on in enumerate(pattern)]
         slope, shift = np.array([s for s, _ in lines]), np.array([t for _, t in lines])
-        side = np.array([0.0 if _grafted(act, j) else (-1.0 if on else 1.0) for j, on in enumerate(pattern)])
+        side = np.array([0.0 if grafted(act, j) else (-1.0 if on else 1.0) for j, on in enumerate(pattern)])
         rows, limits = side[:, None] * a, -side * b
         for other in {0, 1, 2} - {y}:
             c = weight[y] - weight[other]
