@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.crown import Prepared, specification_bounds
-from lipgraft.bounds.relaxations import Lines, relax, relaxation, unstable
+from lipgraft.bounds.relaxations import Lines, relax, unstable
 
 
 def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> tuple[Tensor, dict[int, Tensor]]:
@@ -22,7 +22,7 @@ def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings) -> tuple
             continue
         lb, ub = prepared.intervals[node.inputs[0]]
         if bool(unstable(node, lb, ub).any()):
-            start = relaxation(node.kind).start(lb, ub)[:, :, None, None]
+            start = node.curve.start(lb, ub)[:, :, None, None]
             alphas[i] = start.repeat(1, 1, *C.shape[1:3], *[1] * len(node.shape)).requires_grad_()
     best = specification_bounds(prepared, C)
     kept = {i: a.detach().clone() for i, a in alphas.items()}

@@ -12,7 +12,7 @@ from lipgraft.bounds.backward import Relaxed
 from lipgraft.bounds.geometry import Plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.neurons import neuron_bounds
-from lipgraft.bounds.relaxations import Lines, relax, relaxation
+from lipgraft.bounds.relaxations import Lines, relax
 from lipgraft.network.graph import Activation, Network
 
 
@@ -49,7 +49,7 @@ def _one_group(
 ) -> Tensor:
     if not acts:  # nothing below that could be chosen
         return neuron_bounds(network, path, Relaxed({}, root), index, signs)
-    alphas = {i: relaxation(act.kind).start(*pre[i]).requires_grad_() for i, act in acts.items()}
+    alphas = {i: act.curve.start(*pre[i]).requires_grad_() for i, act in acts.items()}
     optimiser = torch.optim.Adam(alphas.values(), lr=settings.lr)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, settings.decay)
     best: Tensor | None = None

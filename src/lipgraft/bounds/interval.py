@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from lipgraft.bounds.relaxations import relaxation
+from lipgraft.activations import Interval
 from lipgraft.box import Box
 from lipgraft.network.graph import Activation, Add, Conv, Input, Linear, Network, Node, Pad, Reshape, Scale
 
-Interval = tuple[Tensor, Tensor]
+__all__ = ["Interval", "activation_interval", "interval_bounds", "interval_step"]
 
 
 def interval_bounds(network: Network, box: Box) -> list[Interval]:
@@ -61,11 +60,7 @@ def interval_step(node: Node, inputs: list[Interval], box: Box) -> Interval:
 def activation_interval(node: Activation, pre: Interval) -> Interval:
     """The image of an interval under the activation, grafted neurons under their line."""
     lb, ub = pre
-    act = relaxation(node.kind).function
-    low, high = act(lb, node.negative_slope), act(ub, node.negative_slope)
-    if node.negative_slope < 0:  # the one activation here that is not monotone: a V with its minimum at 0
-        bottom = torch.where((lb < 0) & (ub > 0), 0.0, torch.minimum(low, high))
-        low, high = bottom, torch.maximum(low, high)
+    low, high = node.curve.image(lb, ub)
     if node.graft is not None:
         mask, gamma, omega = node.graft.mask, node.graft.gamma, node.graft.omega
         rising = gamma >= 0  # cheaper to differentiate than the minimum of both ends

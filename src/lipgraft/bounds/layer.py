@@ -18,7 +18,7 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.memory import chunked
 from lipgraft.bounds.neurons import neuron_bounds, selected
 from lipgraft.bounds.numerics import guard_lower, guard_upper
-from lipgraft.bounds.relaxations import Lines, relaxation, unstable
+from lipgraft.bounds.relaxations import Lines, unstable
 from lipgraft.bounds.transpose import Cache
 from lipgraft.network.graph import Activation, Network
 
@@ -65,7 +65,7 @@ class Layer:
             index = torch.arange(size, device=self.inner.device).expand(len(self.inner), -1)
             return self._tightened(interval, index, self._both(index), path.floats, work)
         index, real = self._needed(interval)
-        if not all(relaxation(act.kind).one_sided for act in self.readers):
+        if not all(act.curve.one_sided for act in self.readers):
             return self._tightened(interval, index, self._both(index) * real, path.floats, work)
         telling = torch.where(self.inner.flatten(1) > 0, 1.0, -1.0).to(self.inner)
         interval = self._tightened(interval, index, telling.gather(1, index).unsqueeze(1) * real, path.floats, work)

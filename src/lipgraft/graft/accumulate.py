@@ -56,7 +56,7 @@ class Accumulator:
         width = ub - lb
         low, high = activation_interval(self.node, (lb, ub))
         gains = gain(high - low, width, self.slope)
-        self.unstable += s_u(lb, ub)
+        self.unstable += s_u(lb, ub, self.node.curve.bends)
         self.width_sum += width.sum(0)
         self.gain_sum += gains.sum(0)
         self.width_max = torch.maximum(self.width_max, width.amax(0))

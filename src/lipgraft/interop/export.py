@@ -18,9 +18,7 @@ from lipgraft.files import atomic_write_bytes
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.writer import OnnxWriter
 from lipgraft.network import Activation, Add, Conv, Linear, Network, Node, Pad, Reshape, Scale, full_precision, trace
-from lipgraft.network.evaluate import ACTIVATIONS
 
-OPERATORS = {"relu": "Relu", "leaky-relu": "LeakyRelu", "sigmoid": "Sigmoid", "tanh": "Tanh"}
 TOLERANCE = 1e-5
 
 
@@ -97,20 +95,18 @@ def _write(writer: OnnxWriter, node: Node, inputs: list[str]) -> str:
 
 
 def _activation(writer: OnnxWriter, node: Activation, z: str, name: str) -> str:
-    operator = OPERATORS[node.kind]
-    attributes = {"alpha": node.negative_slope} if node.kind == "leaky-relu" else {}
     if node.graft is None:
-        return writer.operator(operator, [z], name, **attributes)
+        return node.curve.write_onnx(writer, z, name)
     mask, zero = node.graft.mask, torch.zeros_like(node.graft.gamma)
     n = 1.0 - mask.to(zero.dtype)
     # The activation of a grafted neuron is constant, but only ReLU's is zero: the line takes the rest back.
-    constant = float(ACTIVATIONS[node.kind](torch.tensor(-1.0), node.negative_slope))
+    constant = float(node.curve(torch.tensor(-1.0)))
     a = torch.where(mask, node.graft.gamma, zero)
     b = torch.where(mask, node.graft.omega - constant, zero)
     # Some verifiers can only branch on a ReLU that stands right behind an Add.
     kept = writer.operator("Mul", [z, writer.constant(f"{name}_n", n)], f"{name}_kept")
     sees = writer.operator("Add", [kept, writer.constant(f"{name}_n1", n - 1.0)], f"{name}_sees")
-    curve = writer.operator(operator, [sees], name, **attributes)
+    curve = node.curve.write_onnx(writer, sees, name)
     sloped = writer.operator("Mul", [z, writer.constant(f"{name}_a", a)], f"{name}_sloped")
     line = writer.operator("Add", [sloped, writer.constant(f"{name}_b", b)], f"{name}_line")
     return writer.operator("Add", [curve, line], f"{name}_grafted")

@@ -1,6 +1,6 @@
 """Any nn.Module of the supported set as a small graph of affine nodes and activations."""
 
-from lipgraft.network.activations import activation_calls, activation_kind
+from lipgraft.network.activations import activation_calls
 from lipgraft.network.build import trace
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.graph import (
@@ -35,7 +35,6 @@ __all__ = [
     "Reshape",
     "Scale",
     "activation_calls",
-    "activation_kind",
     "evaluate",
     "full_precision",
     "lowers_function",

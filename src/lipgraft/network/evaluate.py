@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.errors import UnsupportedOperationError, unknown_name
+from lipgraft.errors import UnsupportedOperationError
 from lipgraft.network.graph import Activation, Add, Conv, Input, Linear, Network, Node, Pad, Reshape, Scale
-
-# kind -> function of (z, negative_slope)
-ACTIVATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "relu": lambda z, _: torch.relu(z),
-    "leaky-relu": F.leaky_relu,
-    "sigmoid": lambda z, _: torch.sigmoid(z),
-    "tanh": lambda z, _: torch.tanh(z),
-}
 
 
 def evaluate(network: Network, x: Tensor) -> list[Tensor]:
@@ -51,9 +41,7 @@ def evaluate_node(node: Node, *inputs: Tensor) -> Tensor:
 
 def _activate(node: Activation, z: Tensor) -> Tensor:
     """activation(z), or gamma z + omega where the neuron is grafted."""
-    if node.kind not in ACTIVATIONS:
-        raise UnsupportedOperationError(unknown_name("activation", node.kind, list(ACTIVATIONS)))
-    h = ACTIVATIONS[node.kind](z, node.negative_slope)
+    h = node.curve(z)
     if node.graft is None:
         return h
     return torch.where(node.graft.mask, node.graft.gamma * z + node.graft.omega, h)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from lipgraft.activations import Curve
+
 Shape = tuple[int, ...]
 
 
@@ -86,14 +88,15 @@ class Graft:
 
 @dataclass(frozen=True, eq=False)
 class Activation(Node):
-    """An element-wise activation. kind: a key of `lipgraft.bounds.relaxations.RELAXATIONS`.
+    """An element-wise activation. graft, when given, replaces the masked neurons by lines."""
 
-    negative_slope belongs to leaky-relu alone. graft, when given, replaces the masked neurons by lines.
-    """
-
-    kind: str
-    negative_slope: float = 0.0
+    curve: Curve
     graft: Graft | None = None
+
+    @property
+    def kind(self) -> str:
+        """The name of the curve's kind."""
+        return self.curve.name
 
 
 @dataclass(frozen=True, eq=False)

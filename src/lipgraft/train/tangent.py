@@ -7,7 +7,6 @@ same layers without biases, through each activation by its slope at x. One backw
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lipgraft.activations import Curve, ReLU
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.network.graph import Activation, Add, Conv, Graft, Input, Linear, Network, Node, Pad, Reshape, Scale
 
@@ -67,11 +67,6 @@ def _held(network: Network) -> Network:
     return replace(network, nodes=tuple(nodes))
 
 
-def supports(network: Network) -> bool:
-    """Whether every activation has a rule here."""
-    return all(node.kind in ACTIVATIONS for _, node in network.activations())
-
-
 def _forward(node: Node, inputs: list[Tensor], stack: Stack) -> Tensor:
     match node:
         case Conv():
@@ -96,11 +91,11 @@ def _forward(node: Node, inputs: list[Tensor], stack: Stack) -> Tensor:
 
 
 def _activation(node: Activation, z: Tensor, stack: Stack) -> Tensor:
-    if node.kind == "relu" and node.graft is not None:
+    if isinstance(node.curve, ReLU) and node.graft is not None:
         graft = node.graft
         grafted: Tensor = _GraftedRelu.apply(z, graft.gamma, graft.omega, graft.mask, stack.points, stack.first)  # type: ignore[no-untyped-call]
         return grafted
-    out = ACTIVATIONS[node.kind](node, z, stack)
+    out = _relu(z, stack) if isinstance(node.curve, ReLU) else _curve(node.curve, z, stack)
     if node.graft is None:
         return out
     line = _shift_points(node.graft.gamma.to(z.dtype) * z, node.graft.omega, stack)
@@ -195,31 +190,11 @@ def _gate(value: Tensor, at: Tensor, out: Tensor) -> None:
     torch.ops.aten.threshold_backward.grad_input(value, at, 0.0, grad_input=out)
 
 
-def _relu(node: Activation, z: Tensor, stack: Stack) -> Tensor:
+def _relu(z: Tensor, stack: Stack) -> Tensor:
     out: Tensor = _Relu.apply(z, stack.points, stack.first)  # type: ignore[no-untyped-call]
     return out
 
 
-def _leaky_relu(node: Activation, z: Tensor, stack: Stack) -> Tensor:
-    active = z[: stack.points] > 0
-    return torch.where(torch.cat([active, active[stack.first :]]), z, node.negative_slope * z)
-
-
-def _smooth(function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Rule:
-    """slope: the derivative, from the function's value."""
-
-    def rule(node: Activation, z: Tensor, stack: Stack) -> Tensor:
-        value = function(z[: stack.points])
-        return torch.cat([value, slope(value[stack.first :]) * z[stack.points :]])
-
-    return rule
-
-
-Rule = Callable[[Activation, Tensor, Stack], Tensor]
-
-ACTIVATIONS: dict[str, Rule] = {
-    "relu": _relu,
-    "leaky-relu": _leaky_relu,
-    "sigmoid": _smooth(torch.sigmoid, lambda a: a * (1 - a)),
-    "tanh": _smooth(torch.tanh, lambda a: 1 - a * a),
-}
+def _curve(curve: Curve, z: Tensor, stack: Stack) -> Tensor:
+    value, slope = curve.value_and_slope(z[: stack.points])
+    return torch.cat([value, slope[stack.first :] * z[stack.points :]])

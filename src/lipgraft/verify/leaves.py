@@ -19,6 +19,7 @@ from torch import Tensor
 from lipgraft.network.evaluate import evaluate_node
 from lipgraft.network.graph import Activation, Input
 from lipgraft.verify.bounding import clamped
+from lipgraft.verify.layout import left_slope
 from lipgraft.verify.roots import Roots
 from lipgraft.verify.subproblems import Subproblems
 
@@ -110,7 +111,7 @@ def _affine(roots: Roots, image: Tensor, target: Tensor, lower: Tensor) -> tuple
 
 def _line(node: Activation, z: Tensor, lower: Tensor) -> Tensor:
     """The activation's line on a stable interval; a grafted neuron's own line."""
-    h = torch.where(lower >= 0, z, node.negative_slope * z)
+    h = torch.where(lower >= 0, z, left_slope(node) * z)
     if node.graft is not None:
         h = torch.where(node.graft.mask, node.graft.gamma * z + node.graft.omega, h)
     return h

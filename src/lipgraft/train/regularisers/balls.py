@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lipgraft.activations import ReLU
 from lipgraft.bounds.interval import activation_interval
 from lipgraft.network.graph import Activation, Add, Conv, Linear, Network, Node, Pad, Reshape, Scale
 
@@ -56,7 +57,7 @@ def step(node: Node, inputs: list[Ball]) -> Ball:
 
 
 def _activation(node: Activation, c: Tensor, r: Tensor) -> Ball:
-    if node.kind != "relu":
+    if not isinstance(node.curve, ReLU):
         lb, ub = activation_interval(node, (c - r, c + r))
         return (ub + lb) / 2, (ub - lb) / 2
     ball: Ball = _Relu.apply(c, r)  # type: ignore[no-untyped-call]
