@@ -5,11 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from itertools import count
 from typing import Any, ClassVar, Protocol, Self
 
+import torch
 from torch import Tensor, nn
 
 from lipgraft.activations.lines import Lines
+
+Formula = str | float | tuple[Any, ...]
+"""An element-wise formula in ONNX operators: "z", a number, or (operator, formula, ...)."""
 
 Interval = tuple[Tensor, Tensor]
 """(lower, upper), of the same shape."""
@@ -123,6 +128,31 @@ class Curve(ABC):
         """The curve that an ONNX node of one of the operators `onnx` computes."""
         return cls()
 
+    def onnx_attributes(self) -> dict[str, Any]:
+        """The attributes with which the operator onnx[0] computes this curve."""
+        return {}
+
+    @property
+    def formula(self) -> Formula | None:
+        """The curve in older operators, where onnx[0] is newer than most readers: files are written so, and read."""
+        return None
+
+    @classmethod
+    def with_formula(cls) -> tuple[Self, ...]:
+        """The curves of this kind that have a formula."""
+        return ()
+
     def write_onnx(self, writer: OnnxWriter, z: str, name: str) -> str:
         """Append the operators that compute the curve of the tensor z; returns the name of the result."""
-        return writer.operator(self.onnx[0], [z], name)
+        if self.formula is None:
+            return writer.operator(self.onnx[0], [z], name, **self.onnx_attributes())
+        numbers = count(1)
+
+        def write(part: Formula, result: str | None = None) -> str:
+            if part == "z":
+                return z
+            if isinstance(part, tuple):
+                return writer.operator(part[0], [write(p) for p in part[1:]], result or f"{name}_part{next(numbers)}")
+            return writer.constant(f"{name}_number{next(numbers)}", torch.tensor(float(part)))
+
+        return write(self.formula, name)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipgraft.activations.curve import OnnxCall, OnnxWriter
+from lipgraft.activations.curve import OnnxCall
 from lipgraft.activations.kinked import Kinked
 
 
@@ -40,5 +40,5 @@ class LeakyReLU(Kinked):
     def of_onnx(cls, call: OnnxCall) -> Self:
         return cls(float(call.attribute("alpha", 0.01)))
 
-    def write_onnx(self, writer: OnnxWriter, z: str, name: str) -> str:
-        return writer.operator("LeakyRelu", [z], name, alpha=self.left)
+    def onnx_attributes(self) -> dict[str, Any]:
+        return {"alpha": self.left}
