@@ -21,6 +21,8 @@ BASES: dict[str, Callable[[], nn.Module]] = {
     "v-shaped": lambda: nn.LeakyReLU(-0.5),
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
 }
 ACTIVATIONS = [*BASES, *(f"grafted {base}" for base in BASES)]
 

@@ -16,6 +16,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "leaky-relu": lambda: nn.LeakyReLU(0.2),
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from lipgraft.activations.curve import Curve, Interval
+from lipgraft.activations.gelu import GELU
 from lipgraft.activations.leaky_relu import LeakyReLU
 from lipgraft.activations.lines import Lines
 from lipgraft.activations.relu import ReLU
@@ -20,6 +21,7 @@ KINDS: tuple[type[Curve], ...] = (
     LeakyReLU,
     Sigmoid,
     Tanh,
+    GELU,
 )
 
 MODULES: dict[type[nn.Module], type[Curve]] = {module: kind for kind in KINDS for module in kind.modules}
