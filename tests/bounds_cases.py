@@ -23,6 +23,7 @@ BASES: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "gelu": nn.GELU,
     "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU,
 }
 ACTIVATIONS = [*BASES, *(f"grafted {base}" for base in BASES)]
 

@@ -18,6 +18,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "gelu": nn.GELU,
     "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU,
 }
 
 

@@ -13,6 +13,7 @@ from lipgraft.activations.leaky_relu import LeakyReLU
 from lipgraft.activations.lines import Lines
 from lipgraft.activations.relu import ReLU
 from lipgraft.activations.sigmoid import Sigmoid
+from lipgraft.activations.silu import SiLU
 from lipgraft.activations.tanh import Tanh
 from lipgraft.errors import UnsupportedOperationError
 
@@ -22,6 +23,7 @@ KINDS: tuple[type[Curve], ...] = (
     Sigmoid,
     Tanh,
     GELU,
+    SiLU,
 )
 
 MODULES: dict[type[nn.Module], type[Curve]] = {module: kind for kind in KINDS for module in kind.modules}
