@@ -24,6 +24,7 @@ BASES: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
     "silu": nn.SiLU,
+    "softplus": lambda: nn.Softplus(beta=2.0),
 }
 ACTIVATIONS = [*BASES, *(f"grafted {base}" for base in BASES)]
 

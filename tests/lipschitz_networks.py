@@ -19,6 +19,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
     "silu": nn.SiLU,
+    "softplus": lambda: nn.Softplus(beta=2.0),
 }
 
 

@@ -14,6 +14,7 @@ from lipgraft.activations.lines import Lines
 from lipgraft.activations.relu import ReLU
 from lipgraft.activations.sigmoid import Sigmoid
 from lipgraft.activations.silu import SiLU
+from lipgraft.activations.softplus import Softplus
 from lipgraft.activations.tanh import Tanh
 from lipgraft.errors import UnsupportedOperationError
 
@@ -24,6 +25,7 @@ KINDS: tuple[type[Curve], ...] = (
     Tanh,
     GELU,
     SiLU,
+    Softplus,
 )
 
 MODULES: dict[type[nn.Module], type[Curve]] = {module: kind for kind in KINDS for module in kind.modules}
