@@ -25,6 +25,8 @@ BASES: dict[str, Callable[[], nn.Module]] = {
     "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
     "silu": nn.SiLU,
     "softplus": lambda: nn.Softplus(beta=2.0),
+    "hardtanh": lambda: nn.Hardtanh(-0.5, 1.5),
+    "relu6": nn.ReLU6,
 }
 ACTIVATIONS = [*BASES, *(f"grafted {base}" for base in BASES)]
 

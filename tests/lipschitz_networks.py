@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
     "silu": nn.SiLU,
     "softplus": lambda: nn.Softplus(beta=2.0),
+    "hardtanh": lambda: nn.Hardtanh(-0.5, 1.5),
 }
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from lipgraft.activations.curve import Curve, Interval
 from lipgraft.activations.gelu import GELU
+from lipgraft.activations.hardtanh import Hardtanh, ReLU6
 from lipgraft.activations.leaky_relu import LeakyReLU
 from lipgraft.activations.lines import Lines
 from lipgraft.activations.relu import ReLU
@@ -26,6 +27,8 @@ KINDS: tuple[type[Curve], ...] = (
     GELU,
     SiLU,
     Softplus,
+    Hardtanh,
+    ReLU6,
 )
 
 MODULES: dict[type[nn.Module], type[Curve]] = {module: kind for kind in KINDS for module in kind.modules}
