@@ -9,7 +9,7 @@ from torch import Tensor
 from lipgraft.activations import ReLU, curve_of
 from lipgraft.bounds.interval import Interval
 from lipgraft.box import Box
-from lipgraft.lipschitz.adjoint import transpose, walk_back
+from lipgraft.lipschitz.adjoint import walk_back
 from lipgraft.lipschitz.cholesky import by_blocks, cholesky, subtract_square
 from lipgraft.lipschitz.effects import effects, strongest
 from lipgraft.lipschitz.expansion import Expansion, expand
@@ -40,7 +40,7 @@ def random_ranges(net: Network, seed: int) -> dict[int, Interval]:
 def rows_for(net: Network, slopes: dict[int, Tensor], weight: Tensor) -> Tensor:
     """The Jacobian's rows with these derivatives: (PROBLEMS, K, n)."""
     rows = one_hot_rows(net, weight).expand(PROBLEMS, -1, -1)
-    end = walk_back(net, rows, lambda n, g, shape: transpose(n, g, shape, {}), lambda i, n, g: g * slopes[i][:, None])
+    end = walk_back(net, rows, lambda n, g, shape: n.transpose(g, shape, {}), lambda i, n, g: g * slopes[i][:, None])
     assert end is not None
     return (end * weight).flatten(2)
 
@@ -97,7 +97,7 @@ def test_the_expansion_gives_the_row_of_any_derivatives(kind: str) -> None:
         return g * slopes[i][:, None]
 
     rows = one_hot_rows(net, weight).expand(PROBLEMS, -1, -1)
-    walk_back(net, rows, lambda n, g, shape: transpose(n, g, shape, {}), gate)
+    walk_back(net, rows, lambda n, g, shape: n.transpose(g, shape, {}), gate)
     for group in middle.groups:
         step = (slopes[group.position] - middle.centre[group.position])[:, None]
         real = (group.radius != 0)[:, None]

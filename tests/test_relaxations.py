@@ -12,7 +12,6 @@ from torch import Tensor
 
 from bounds_cases import BASES
 from lipgraft.activations import KINDS, Curve, LeakyReLU, Lines, ReLU, Sigmoid, Tanh, curve_of
-from lipgraft.bounds.interval import activation_interval
 from lipgraft.bounds.relaxations import relax, unstable
 from lipgraft.network import Activation, Graft
 
@@ -197,7 +196,7 @@ def test_the_image_of_an_interval_is_exact(
     )
     act = node(curve, graft if grafted else None)
     lb, ub = interval(place)
-    low, high = activation_interval(act, (lb, ub))
+    low, high = act.interval((lb, ub))
     turns = torch.tensor([[turn] for turn in getattr(curve, "turns", ())], dtype=torch.float64).reshape(-1, 1)
     z = torch.cat([grid(lb, ub), turns[(turns > lb) & (turns < ub)].unsqueeze(1)])
     h = gamma * z + 0.5 if grafted else curve(z)

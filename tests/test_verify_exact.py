@@ -15,7 +15,6 @@ from lipgraft.bounds import interval_bounds
 from lipgraft.box import Box
 from lipgraft.graft.activation import GraftedActivation
 from lipgraft.network import Activation, Network, evaluate, trace
-from lipgraft.network.evaluate import evaluate_node
 from lipgraft.verify import Verdict, VerifySettings, verify
 
 # Little optimisation, no attack and no search, so that most of the work is left to branching and to the leaves.
@@ -177,9 +176,9 @@ def _affine(net: Network, i: int, values: list[Encoding]) -> Encoding:
     columns = [
         torch.from_numpy(np.vstack([np.zeros((1, len(values[j].offset))), values[j].matrix.T])) for j in node.inputs
     ]
-    constant = evaluate_node(node, *(torch.zeros_like(c[:1]) for c in columns))
-    moved = evaluate_node(node, *columns) - constant
-    offset = evaluate_node(node, *(torch.from_numpy(values[j].offset[None]) for j in node.inputs))
+    constant = node.forward(*(torch.zeros_like(c[:1]) for c in columns))
+    moved = node.forward(*columns) - constant
+    offset = node.forward(*(torch.from_numpy(values[j].offset[None]) for j in node.inputs))
     return Encoding(moved[1:].numpy().T.copy(), offset[0].numpy())
 
 

@@ -58,7 +58,8 @@ class GELU(Smooth):
         z = z.clamp(-50, 50)
         if self.approximate == "none":
             density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
-            return torch.special.erfc(-z / math.sqrt(2)) / 2 + z * density
+            share: Tensor = torch.special.erfc(-z / math.sqrt(2)) / 2
+            return share + z * density
         u = SCALE * (z + CUBIC * z**3)
         density = 2 * SCALE * (1 + 3 * CUBIC * z.square()) * sigmoid_slope(2 * u)
         return (2 * u).sigmoid() + z * density

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +20,9 @@ class Hardtanh(Curve):
     """Three lines of slopes 0, 1, 0."""
 
     name = "hardtanh"
-    modules = (nn.Hardtanh,)
-    functions = (F.hardtanh, F.hardtanh_)
-    onnx = ("Clip",)
+    modules: ClassVar[tuple[type[nn.Module], ...]] = (nn.Hardtanh,)
+    functions: ClassVar[tuple[Callable[..., Tensor], ...]] = (F.hardtanh, F.hardtanh_)
+    onnx: ClassVar[tuple[str, ...]] = ("Clip",)
 
     min_val: float = -1.0
     max_val: float = 1.0

@@ -67,7 +67,7 @@ class Softplus(Smooth):
         )
 
     @classmethod
-    def called(cls, beta: float = 1, threshold: float = 20) -> Self:  # type: ignore[override]
+    def called(cls, beta: float = 1, threshold: float = 20) -> Self:
         return cls(float(beta), float(threshold))
 
     @property

@@ -19,8 +19,8 @@ from lipgraft.bounds.memory import chunked
 from lipgraft.bounds.neurons import neuron_bounds, selected
 from lipgraft.bounds.numerics import guard_lower, guard_upper
 from lipgraft.bounds.relaxations import Lines, unstable
-from lipgraft.bounds.transpose import Cache
 from lipgraft.network.graph import Activation, Network
+from lipgraft.network.nodes import Cache
 
 Work = Callable[[slice, Tensor, Tensor], Tensor]
 """(problems, index (B, S), signs (B, G, S)) -> lower bounds of sign * neuron, (B, G, S)."""

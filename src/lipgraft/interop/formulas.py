@@ -7,6 +7,7 @@ together, differences and quotients turned into them. So the order in which an e
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -94,23 +95,23 @@ def _normal(formula: Formula) -> tuple[Any, ...]:
         return (formula, 1.0, ())
     if not isinstance(formula, tuple):
         return ("product", float(formula), ())
-    operator, parts = formula[0], [_normal(part) for part in formula[1:]]
-    if operator == "Neg":
+    symbol, parts = formula[0], [_normal(part) for part in formula[1:]]
+    if symbol == "Neg":
         return _joined("product", [("product", -1.0, ()), *parts])
-    if operator == "Sub":
+    if symbol == "Sub":
         return _joined("sum", [parts[0], _joined("product", [("product", -1.0, ()), parts[1]])])
-    if operator == "Div" and parts[1][0] == "product" and not parts[1][2] and parts[1][1]:
+    if symbol == "Div" and parts[1][0] == "product" and not parts[1][2] and parts[1][1]:
         return _joined("product", [parts[0], ("product", 1.0 / parts[1][1], ())])
-    if operator == "Pow" and parts[1] in [("product", float(n), ()) for n in (2, 3)]:
+    if symbol == "Pow" and parts[1] in [("product", float(n), ()) for n in (2, 3)]:
         return _joined("product", [parts[0]] * int(parts[1][1]))
-    if operator in ("Add", "Mul"):
-        return _joined("sum" if operator == "Add" else "product", parts)
-    return (operator, 1.0, tuple(parts))
+    if symbol in ("Add", "Mul"):
+        return _joined("sum" if symbol == "Add" else "product", parts)
+    return (symbol, 1.0, tuple(parts))
 
 
 def _joined(kind: str, parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     """The sum or product of normal forms, as one."""
-    neutral, join = (0.0, lambda a, b: a + b) if kind == "sum" else (1.0, lambda a, b: a * b)
+    neutral, join = (0.0, operator.add) if kind == "sum" else (1.0, operator.mul)
     number, rest = neutral, []
     for part in parts:
         if part[0] == "product" and not part[2]:  # a number

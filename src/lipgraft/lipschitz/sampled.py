@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.numerics import guard_lower
-from lipgraft.bounds.transpose import Cache
 from lipgraft.box import Box
-from lipgraft.lipschitz.adjoint import transpose, walk_back
+from lipgraft.lipschitz.adjoint import walk_back
 from lipgraft.lipschitz.derivative import slope_at
 from lipgraft.lipschitz.interval_jacobian import one_hot_rows
 from lipgraft.lipschitz.problem import Problem, notion
 from lipgraft.network import evaluate
 from lipgraft.network.graph import Network
+from lipgraft.network.nodes import Cache
 
 
 def jacobian_rows(
@@ -29,7 +29,7 @@ def jacobian_rows(
         slope = slope_at(node, values[node.inputs[0]], None if steps is None else steps.get(i))
         return g * slope.unsqueeze(1)
 
-    end = walk_back(network, rows, lambda node, g, shape: transpose(node, g, shape, cache), gate)
+    end = walk_back(network, rows, lambda node, g, shape: node.transpose(g, shape, cache), gate)
     if end is None:
         end = rows.new_zeros(len(x), rows.shape[1], *network.input_shape)
     return end.expand(len(x), *end.shape[1:]), values

@@ -6,6 +6,7 @@ from lipgraft.network.evaluate import evaluate
 from lipgraft.network.graph import (
     Activation,
     Add,
+    Affine,
     Conv,
     Graft,
     Input,
@@ -23,6 +24,7 @@ from lipgraft.network.tracing import trace_fx
 __all__ = [
     "Activation",
     "Add",
+    "Affine",
     "Builder",
     "Conv",
     "Graft",

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.geometry import Plan, input_like
-from lipgraft.network.evaluate import evaluate_node
 from lipgraft.network.graph import Activation, Input, Network
 
 
@@ -76,7 +75,7 @@ class Layout:
             if isinstance(node, Input | Activation):
                 values.append(zero.new_zeros(1, *node.shape))
             else:
-                values.append(evaluate_node(node, *(values[j] for j in node.inputs)))
+                values.append(node.forward(*(values[j] for j in node.inputs)))
         out = zero.new_zeros(self.size + 1)
         for i, place in self.places.items():
             out[place] = values[self.network.nodes[i].inputs[0]].flatten()

@@ -16,7 +16,6 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from lipgraft.network.evaluate import evaluate_node
 from lipgraft.network.graph import Activation, Input
 from lipgraft.verify.bounding import clamped
 from lipgraft.verify.layout import left_slope
@@ -95,7 +94,7 @@ def _affine(roots: Roots, image: Tensor, target: Tensor, lower: Tensor) -> tuple
         elif i > network.output:
             values.append(x)  # nothing reads it
         else:
-            values.append(evaluate_node(node, *(values[j] for j in node.inputs)))
+            values.append(node.forward(*(values[j] for j in node.inputs)))
 
     def split(value: Tensor) -> tuple[Array, Array]:
         flat = value.flatten(1).cpu().numpy()

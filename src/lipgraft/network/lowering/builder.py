@@ -13,7 +13,6 @@ from torch import Tensor, fx
 
 from lipgraft.activations import Curve
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network.evaluate import evaluate_node
 from lipgraft.network.graph import Activation, Graft, Input, Node, Reshape, Scale, Shape
 from lipgraft.network.lowering.naming import unique
 from lipgraft.network.lowering.registry import supported_operations
@@ -68,7 +67,7 @@ class Builder:
         part: what an auxiliary node is, for its name; the node that is the call's result has none.
         """
         node = node_type(self._name(part), tuple(x.position for x in inputs), fields.pop("shape", ()), **fields)
-        example = evaluate_node(node, *(x.example for x in inputs))
+        example = node.forward(*(x.example for x in inputs))
         self.nodes.append(replace(node, shape=tuple(example.shape[1:])))
         return Ref(len(self.nodes) - 1, example)
 
