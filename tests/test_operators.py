@@ -1,0 +1,108 @@
+"""Activations and operators all the way: bounds hold, verdicts in both directions, through ONNX and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bounds_cases import BASES, assert_sound, randomise, reach
+from lipgraft import graft
+from lipgraft.bounds import METHODS, AlphaSettings, bound
+from lipgraft.box import Box
+from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx
+from lipgraft.network import Affine, evaluate, trace
+from lipgraft.verify import VerifySettings, verify
+
+IMAGE = (2, 6, 7)
+
+
+def _activation(name: str) -> nn.Module:
+    act = BASES[name]
+    layers = [nn.Conv2d(2, 3, 3, stride=2), act(), nn.Flatten(), nn.LazyLinear(8), act(), nn.Linear(8, 3)]
+    return nn.Sequential(*layers)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    **{name: lambda name=name: _activation(name) for name in BASES},
+}
+SMOOTH = ("sigmoid", "tanh", "gelu", "gelu-tanh", "silu", "softplus")
+
+
+def model_of(name: str, gain: float = 1.4) -> nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    model = MODELS[name]().eval()
+    with torch.no_grad():
+        model(torch.zeros(1, *IMAGE))
+    randomise(model, generator, gain)
+    for module in model.modules():
+        if isinstance(module, nn.ConvTranspose2d):
+            module.weight.data = torch.randn(module.weight.shape, generator=generator) * 0.5
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean = torch.randn(4, generator=generator)
+            module.running_var = torch.rand(4, generator=generator) + 0.5
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_the_graph_computes_what_the_model_computes(name: str) -> None:
+    model = model_of(name).double()
+    x = torch.randn(20, *IMAGE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    network = trace(model, IMAGE)
+    torch.testing.assert_close(evaluate(network, x)[network.output], model(x))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in BASES])
+def test_bounds_hold(name: str, generator: torch.Generator) -> None:
+    network = trace(model_of(name), IMAGE).to(dtype=torch.float64)
+    box = Box.linf(torch.rand(2, *IMAGE, generator=generator, dtype=torch.float64), 0.05)
+    reached = reach(network, box, generator)
+    for method in METHODS:
+        bounds = bound(network, box, method, alpha=AlphaSettings(iterations=3), neurons="all")
+        assert_sound(network, reached, bounds)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_some_images_are_verified_and_some_falsified(name: str, generator: torch.Generator) -> None:
+    """Piecewise linear networks leave nothing open: branch and bound takes each of these operators."""
+    model = model_of(name)
+    with torch.no_grad():
+        x = torch.rand(12, *IMAGE, generator=generator)
+        last = model.out if hasattr(model, "out") else model[-1]
+        last.bias -= model(x).mean(0)
+        y = model(x).argmax(1)
+    eps = torch.logspace(-3.5, -0.5, 12)
+    verdicts = verify(model, x, y, eps, settings=VerifySettings(timeout=60.0, attack_steps=10, attack_restarts=1))
+    status = [verdict.status for verdict in verdicts]
+    assert status[0] == "verified"
+    assert status[-1] == "falsified"
+    assert set(status) <= ({"verified", "falsified", "unknown"} if name in SMOOTH else {"verified", "falsified"})
+    for verdict, image, label, radius in zip(verdicts, x, y, eps, strict=True):
+        if verdict.status == "verified":
+            noise = torch.rand(500, *IMAGE, generator=generator) * 2 - 1
+            with torch.no_grad():
+                assert bool((model((image + radius * noise).clamp(0, 1)).argmax(1) == label).all())
+
+
+@pytest.mark.parametrize("grafted", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_network_survives_onnx(name: str, grafted: bool, tmp_path: Path, generator: torch.Generator) -> None:
+    model, path = model_of(name), tmp_path / "net.onnx"
+    if grafted:
+        nodes = [node for _, node in trace(model, IMAGE).activations()]
+        masks = {node.name: torch.rand(node.shape, generator=generator) < 0.5 for node in nodes}
+        model = graft.apply(model, masks, input_shape=IMAGE)
+    export_onnx(model, path, IMAGE)
+    again = load_onnx(path)
+    x = torch.rand(10, *IMAGE, generator=generator)
+    with torch.no_grad():
+        torch.testing.assert_close(again(x), model(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(OnnxRuntime(path)(x), model(x), rtol=1e-4, atol=1e-5)
+    box = Box.linf(x[:2], 0.02)
+    before, after = (bound(network, box, "ibp", dtype=torch.float64) for network in (model, again))
+    torch.testing.assert_close(after.lower, before.lower, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(after.upper, before.upper, rtol=1e-3, atol=1e-3)
