@@ -20,6 +20,25 @@ from lipgraft.verify import VerifySettings, verify
 IMAGE = (2, 6, 7)
 
 
+class Upsampling(nn.Module):
+    """Transposed convolutions between activations, with everything that they can have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(2, 4, 3, stride=2, padding=1)
+        self.act1 = nn.ReLU()
+        self.up = nn.ConvTranspose2d(4, 4, (3, 2), stride=2, padding=(1, 0), output_padding=(1, 0), groups=2)
+        self.norm = nn.BatchNorm2d(4)
+        self.act2 = nn.ReLU()
+        self.wide = nn.ConvTranspose2d(4, 2, 2, stride=(1, 3), dilation=(2, 1), bias=False)
+        self.act3 = nn.ReLU()
+        self.out = nn.LazyLinear(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act2(self.norm(self.up(self.act1(self.down(x)))))
+        return self.out(self.act3(self.wide(x)).flatten(1))
+
+
 def _activation(name: str) -> nn.Module:
     act = BASES[name]
     layers = [nn.Conv2d(2, 3, 3, stride=2), act(), nn.Flatten(), nn.LazyLinear(8), act(), nn.Linear(8, 3)]
@@ -27,6 +46,7 @@ def _activation(name: str) -> nn.Module:
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
+    "transposed convolution": Upsampling,
     **{name: lambda name=name: _activation(name) for name in BASES},
 }
 SMOOTH = ("sigmoid", "tanh", "gelu", "gelu-tanh", "silu", "softplus")
@@ -106,3 +126,24 @@ def test_a_network_survives_onnx(name: str, grafted: bool, tmp_path: Path, gener
     before, after = (bound(network, box, "ibp", dtype=torch.float64) for network in (model, again))
     torch.testing.assert_close(after.lower, before.lower, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(after.upper, before.upper, rtol=1e-3, atol=1e-3)
+
+
+def test_a_transposed_convolution_sends_rows_back_by_its_transpose_and_knows_its_strongest_weights(
+    generator: torch.Generator,
+) -> None:
+    network = trace(model_of("transposed convolution"), IMAGE).to(dtype=torch.float64)
+    for name in ("norm", "up", "wide"):
+        if name not in network.names:  # BatchNorm is folded where it can be
+            continue
+        node = network.nodes[network.names[name]]
+        assert isinstance(node, Affine)
+        shape = network.nodes[node.inputs[0]].shape
+        size = torch.Size(shape).numel()
+        matrix = node.linear(torch.eye(size, dtype=torch.float64).view(-1, *shape)).flatten(1).T
+        rows = torch.randn(3, 2, *node.shape, generator=generator, dtype=torch.float64)
+        torch.testing.assert_close(node.transpose(rows, shape, {}).flatten(2), rows.flatten(2) @ matrix)
+        worth = torch.rand(node.shape, generator=generator, dtype=torch.float64)
+        strongest = (matrix.abs() * worth.flatten()[:, None]).amax(0)
+        torch.testing.assert_close(node.strongest(worth, shape).flatten(), strongest)
+        magnitude = node.magnitude().linear(torch.eye(size, dtype=torch.float64).view(-1, *shape)).flatten(1).T
+        torch.testing.assert_close(magnitude, matrix.abs())

@@ -2,6 +2,7 @@
 
 from lipgraft.network.nodes.activation import Activation, Graft
 from lipgraft.network.nodes.conv import Conv
+from lipgraft.network.nodes.conv_transpose import ConvTranspose
 from lipgraft.network.nodes.elementwise import Add, Pad, Reshape, Scale
 from lipgraft.network.nodes.linear import Linear
 from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape, like_of
@@ -12,6 +13,7 @@ __all__ = [
     "Affine",
     "Cache",
     "Conv",
+    "ConvTranspose",
     "Graft",
     "Input",
     "Linear",
