@@ -39,6 +39,30 @@ class Upsampling(nn.Module):
         return self.out(self.act3(self.wide(x)).flatten(1))
 
 
+class Pooling(nn.Module):
+    """A max pooling behind an activation, one behind a convolution, and one whose result feeds two branches."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.conv1, self.act1, self.pool1 = nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), first
+        self.conv2, self.pool2, self.act2 = nn.Conv2d(3, 3, 3, padding=1), second, nn.ReLU()
+        self.out = nn.LazyLinear(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool1(self.act1(self.conv1(x)))
+        x = self.act2(self.pool2(self.conv2(x) + x))
+        return self.out(x.flatten(1))
+
+
+POOLS: dict[str, tuple[nn.Module, nn.Module]] = {
+    "2 x 2": (nn.MaxPool2d(2), nn.MaxPool2d(2)),
+    "3 x 3, stride 2, padded": (nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(3, 2, 1)),
+    "overlapping": (nn.MaxPool2d((3, 2), 1), nn.MaxPool2d(2, (2, 1))),
+    "with ceil": (nn.MaxPool2d(2, ceil_mode=True), nn.MaxPool2d((1, 3), 2, ceil_mode=True)),
+    "dilated": (nn.MaxPool2d(2, 1, dilation=2), nn.MaxPool2d(2, 1, padding=1, dilation=(1, 2))),
+}
+
+
 def _activation(name: str) -> nn.Module:
     act = BASES[name]
     layers = [nn.Conv2d(2, 3, 3, stride=2), act(), nn.Flatten(), nn.LazyLinear(8), act(), nn.Linear(8, 3)]
@@ -47,6 +71,7 @@ def _activation(name: str) -> nn.Module:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "transposed convolution": Upsampling,
+    **{f"max pool {name}": lambda pools=pools: Pooling(*pools) for name, pools in POOLS.items()},
     **{name: lambda name=name: _activation(name) for name in BASES},
 }
 SMOOTH = ("sigmoid", "tanh", "gelu", "gelu-tanh", "silu", "softplus")
@@ -72,8 +97,9 @@ def model_of(name: str, gain: float = 1.4) -> nn.Module:
 def test_the_graph_computes_what_the_model_computes(name: str) -> None:
     model = model_of(name).double()
     x = torch.randn(20, *IMAGE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    network = trace(model, IMAGE)
-    torch.testing.assert_close(evaluate(network, x)[network.output], model(x))
+    for expand in (True, False):
+        network = trace(model, IMAGE, expand=expand)
+        torch.testing.assert_close(evaluate(network, x)[network.output], model(x))
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in BASES])
@@ -113,7 +139,7 @@ def test_some_images_are_verified_and_some_falsified(name: str, generator: torch
 def test_a_network_survives_onnx(name: str, grafted: bool, tmp_path: Path, generator: torch.Generator) -> None:
     model, path = model_of(name), tmp_path / "net.onnx"
     if grafted:
-        nodes = [node for _, node in trace(model, IMAGE).activations()]
+        nodes = [node for _, node in trace(model, IMAGE, expand=False).activations()]
         masks = {node.name: torch.rand(node.shape, generator=generator) < 0.5 for node in nodes}
         model = graft.apply(model, masks, input_shape=IMAGE)
     export_onnx(model, path, IMAGE)
@@ -147,3 +173,18 @@ def test_a_transposed_convolution_sends_rows_back_by_its_transpose_and_knows_its
         torch.testing.assert_close(node.strongest(worth, shape).flatten(), strongest)
         magnitude = node.magnitude().linear(torch.eye(size, dtype=torch.float64).view(-1, *shape)).flatten(1).T
         torch.testing.assert_close(magnitude, matrix.abs())
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_max_pooling_is_not_grafted_and_its_weights_count_as_one(name: str, generator: torch.Generator) -> None:
+    model = model_of(f"max pool {name}")
+    x = torch.rand(5, *IMAGE, generator=generator)
+    scores = graft.score(model, x, 0.05)
+    assert list(scores.layers) == ["act1", "act2"]
+    assert all(bool((layer.s_wi > 0).any()) for layer in scores.layers.values())
+    masks = graft.select(model, scores, "weighted-interval", 0.5)
+    grafted = graft.apply(model, masks, input_shape=IMAGE)
+    network = trace(grafted, IMAGE).to(dtype=torch.float64)
+    box = Box.linf(x[:2].double(), 0.05)
+    assert_sound(network, reach(network, box, generator), bound(network, box))
+    assert {node.name for _, node in network.activations() if not node.auxiliary} == {"act1", "act2"}

@@ -20,7 +20,7 @@ from lipgraft.graft.scores.table import LayerScores, Scores
 from lipgraft.graft.scores.weighted_interval import s_wi
 from lipgraft.graft.scores.weights import weight_factor
 from lipgraft.graft.traced import traced
-from lipgraft.network.graph import Network
+from lipgraft.network import Network, expanded
 
 
 def score(
@@ -46,6 +46,7 @@ def score(
     """
     _check(x, y, batch)
     network = traced(model, tuple(x.shape[1:])).to()  # detached
+    bounded = expanded(network)
     like = _like(network, x)
     sums = {
         node.name: Accumulator.empty(node, slope, like, with_gradient=y is not None)
@@ -54,7 +55,7 @@ def score(
     for rows in _batches(len(x), batch, progress):
         images, labels = x[rows].to(like), None if y is None else y[rows].to(like.device)
         box = Box.linf(images, eps, low=low, high=high)
-        layers = bound(network, box, method=bounds, neurons=neurons).layers
+        layers = bound(bounded, box, method=bounds, neurons=neurons).layers
         sizes = significance(network, images, labels)
         with torch.no_grad():
             for name, total in sums.items():

@@ -19,6 +19,7 @@ from lipgraft.network.graph import (
 )
 from lipgraft.network.lowering import Builder, Ref, lowers_function, lowers_method, lowers_module
 from lipgraft.network.precision import full_precision
+from lipgraft.network.rewrite import expanded, kinks_at_zero
 from lipgraft.network.tracing import trace_fx
 
 __all__ = [
@@ -38,7 +39,9 @@ __all__ = [
     "Scale",
     "activation_calls",
     "evaluate",
+    "expanded",
     "full_precision",
+    "kinks_at_zero",
     "lowers_function",
     "lowers_method",
     "lowers_module",

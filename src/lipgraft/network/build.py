@@ -13,6 +13,7 @@ from lipgraft.network.evaluate import evaluate
 from lipgraft.network.graph import Graft, Network
 from lipgraft.network.lowering import lower
 from lipgraft.network.precision import full_precision
+from lipgraft.network.rewrite import expanded
 from lipgraft.network.tracing import evaluation_mode, trace_fx
 
 # Shapes are found on a batch of this size: not 1, so that a lost batch axis shows.
@@ -20,16 +21,18 @@ _EXAMPLES = 3
 _CHECK_SCALES = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-def trace(model: nn.Module, input_shape: Sequence[int], *, check: bool = True) -> Network:
+def trace(model: nn.Module, input_shape: Sequence[int], *, check: bool = True, expand: bool = True) -> Network:
     """The graph of a model in evaluation mode. input_shape: of one input, without the batch axis.
 
     Weights are live references: a change in place (an optimiser's step) shows in the graph, except where they were
     merged with a BatchNorm. check: compare the graph with the model on a few random inputs.
+    expand: write max pooling as affine nodes and ReLUs, which is what every other part of lipgraft expects.
     """
     if not input_shape or any(not isinstance(n, int) or n < 1 for n in input_shape):
         raise SettingsError(f"input_shape must be the positive sizes of one input, got {tuple(input_shape)}.")
     with evaluation_mode(model), full_precision():
         network = lower(trace_fx(model), _random(model, _EXAMPLES, input_shape))
+        network = expanded(network) if expand else network
         if check:
             _check(network, model)
     return network

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
-from lipgraft.network import Graft, Network, full_precision, trace
+from lipgraft.network import Graft, Network, full_precision, kinks_at_zero, trace
 from lipgraft.verify.ledger import Ledger
 from lipgraft.verify.settings import VerifySettings
 
@@ -55,7 +55,7 @@ class Job:
         if radius.ndim not in (0, 1) or (radius.ndim == 1 and len(radius) != len(x)):
             raise SettingsError(f"eps must be a number or one number per image, got shape {tuple(radius.shape)}.")
         with full_precision():
-            network = trace(model, tuple(x.shape[1:])).to(device=like.device)
+            network = kinks_at_zero(trace(model, tuple(x.shape[1:])).to(device=like.device))
         if len(network.output_shape) != 1 or network.output_shape[0] < 2:
             raise SettingsError(f"the model must return logits of at least two classes, got {network.output_shape}.")
         if len(y) and not bool(((y >= 0) & (y < network.output_shape[0])).all()):

@@ -12,7 +12,7 @@ from torch import Tensor
 from lipgraft.errors import SettingsError, UnsupportedOperationError, unknown_name
 from lipgraft.graft.scores.region import Region, region
 from lipgraft.network.graph import Affine, Network, Node, Shape
-from lipgraft.network.nodes import like_of
+from lipgraft.network.nodes import MaxPool, like_of
 
 Merge = Callable[[Tensor, Tensor], Tensor]
 OVER = ("max", "mean")
@@ -98,12 +98,12 @@ def _composed(network: Network, reach: Region, sinks: list[tuple[int, Tensor]], 
     return torch.cat(worth).reshape(shape)
 
 
-def _back(node: Affine, v: Tensor, shape: Shape, merge: Merge) -> Tensor:
+def _back(node: Affine | MaxPool, v: Tensor, shape: Shape, merge: Merge) -> Tensor:
     """At each input j of the node, the maximum or sum of |w_kj| v_k over the outputs k: (*node.shape) -> (*shape)."""
     return node.strongest(v, shape) if merge is torch.maximum else node.magnitude().transpose(v[None], shape, {})[0]
 
 
-def _affine(node: Node) -> Affine:
-    if not isinstance(node, Affine):
+def _affine(node: Node) -> Affine | MaxPool:
+    if not isinstance(node, Affine | MaxPool):
         raise UnsupportedOperationError(f"no weights are known through {node.name} ({type(node).__name__}).")
     return node

@@ -5,6 +5,7 @@ from lipgraft.network.nodes.conv import Conv
 from lipgraft.network.nodes.conv_transpose import ConvTranspose
 from lipgraft.network.nodes.elementwise import Add, Pad, Reshape, Scale
 from lipgraft.network.nodes.linear import Linear
+from lipgraft.network.nodes.max_pool import MaxPool
 from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape, like_of
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Graft",
     "Input",
     "Linear",
+    "MaxPool",
     "Node",
     "Pad",
     "Reshape",

@@ -24,10 +24,14 @@ class Graft:
 
 @dataclass(frozen=True, eq=False)
 class Activation(Node):
-    """An element-wise activation. graft, when given, replaces the masked neurons by lines."""
+    """An element-wise activation. graft, when given, replaces the masked neurons by lines.
+
+    auxiliary: it is a part of something else (max pooling) and no layer of the model's neurons.
+    """
 
     curve: Curve
     graft: Graft | None = None
+    auxiliary: bool = False
 
     @property
     def kind(self) -> str:
