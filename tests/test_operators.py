@@ -14,6 +14,7 @@ from lipgraft import graft
 from lipgraft.bounds import METHODS, AlphaSettings, bound
 from lipgraft.box import Box
 from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx
+from lipgraft.lipschitz import LipschitzSettings, lipschitz
 from lipgraft.network import Affine, evaluate, trace
 from lipgraft.verify import VerifySettings, verify
 
@@ -132,6 +133,18 @@ def test_some_images_are_verified_and_some_falsified(name: str, generator: torch
             noise = torch.rand(500, *IMAGE, generator=generator) * 2 - 1
             with torch.no_grad():
                 assert bool((model((image + radius * noise).clamp(0, 1)).argmax(1) == label).all())
+
+
+@pytest.mark.parametrize("name", ["transposed convolution", "max pool 2 x 2", "hardtanh", "relu6", "gelu", "softplus"])
+def test_lipschitz_bounds_hold(name: str, generator: torch.Generator) -> None:
+    model = model_of(name).double()
+    x = torch.rand(2, *IMAGE, generator=generator, dtype=torch.float64)
+    found = lipschitz(model, x, 0.03, "sampled")
+    plain = lipschitz(model, x, 0.03, "jacobian")
+    branched = lipschitz(model, x, 0.03, "jacobian", settings=LipschitzSettings(branches=4))
+    assert bool((found <= branched + 1e-9).all())
+    assert bool((branched <= plain + 1e-9).all())
+    assert bool((plain <= lipschitz(model, x, 0.03, "interval-jacobian") + 1e-9).all())
 
 
 @pytest.mark.parametrize("grafted", [False, True])

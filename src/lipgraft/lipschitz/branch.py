@@ -22,6 +22,7 @@ from lipgraft.lipschitz.interval_jacobian import one_hot_rows
 from lipgraft.lipschitz.pattern import Split, occurs
 from lipgraft.lipschitz.problem import Problem, slope_ranges
 from lipgraft.lipschitz.upper import range_norms
+from lipgraft.network import kinks_at_zero
 from lipgraft.network.graph import Activation
 
 Refine = Callable[[Problem, Mapping[int, Interval], Tensor], Tensor]
@@ -57,11 +58,11 @@ def branched_norms(problem: Problem, norms: Tensor, refine: Refine) -> Tensor:
 
 
 def _double(problem: Problem, image: int) -> Problem:
-    """One image of the problem, in double precision."""
+    """One image of the problem, in double precision, with all kinks at zero, where they can be split."""
     dtype, one = torch.float64, slice(image, image + 1)
     return replace(
         problem,
-        network=problem.network.to(dtype=dtype),
+        network=kinks_at_zero(problem.network.to(dtype=dtype)),
         box=problem.box[one].to(dtype=dtype),
         eps=problem.eps[one].to(dtype),
         weight=problem.weight.to(dtype),
