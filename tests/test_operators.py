@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bounds_cases import BASES, assert_sound, randomise, reach
 from lipgraft import graft
+from lipgraft.activations import Curve, LeakyReLU, ReLU, Sigmoid, Tanh
+from lipgraft.activations.gelu import GELU
+from lipgraft.activations.hardtanh import Hardtanh, ReLU6
+from lipgraft.activations.silu import SiLU
+from lipgraft.activations.softplus import Softplus
 from lipgraft.bounds import METHODS, AlphaSettings, bound
 from lipgraft.box import Box
+from lipgraft.errors import UnsupportedOperationError
 from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx
 from lipgraft.lipschitz import LipschitzSettings, lipschitz
 from lipgraft.network import Affine, evaluate, trace
@@ -201,3 +208,60 @@ def test_max_pooling_is_not_grafted_and_its_weights_count_as_one(name: str, gene
     box = Box.linf(x[:2].double(), 0.05)
     assert_sound(network, reach(network, box, generator), bound(network, box))
     assert {node.name for _, node in network.activations() if not node.auxiliary} == {"act1", "act2"}
+
+
+CALLS: dict[str, tuple[Callable[[Tensor], Tensor], Curve]] = {
+    "relu in place": (lambda z: F.relu(z, inplace=True), ReLU()),
+    "leaky relu": (lambda z: F.leaky_relu(z, negative_slope=0.3), LeakyReLU(0.3)),
+    "sigmoid method": (lambda z: z.sigmoid(), Sigmoid()),
+    "tanh in place": (lambda z: torch.tanh_(z), Tanh()),
+    "gelu": (lambda z: F.gelu(z), GELU()),
+    "gelu by tanh": (lambda z: F.gelu(z, approximate="tanh"), GELU("tanh")),
+    "silu": (lambda z: F.silu(z), SiLU()),
+    "softplus": (lambda z: F.softplus(z, 3.0), Softplus(3.0)),
+    "hardtanh": (lambda z: F.hardtanh(z, -2.0, max_val=0.5), Hardtanh(-2.0, 0.5)),
+    "hardtanh in place": (lambda z: F.hardtanh_(z, -2.0, 0.5), Hardtanh(-2.0, 0.5)),
+    "relu6": (lambda z: F.relu6(z), ReLU6()),
+}
+
+
+class Calling(nn.Module):
+    """An activation that is a call and no module."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(4, 6), nn.Linear(6, 3), CALLS[name][0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function(self.first(x)))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_activation_that_is_called_is_known_and_can_be_grafted(name: str, generator: torch.Generator) -> None:
+    model = Calling(name).double()
+    ((_, node),) = trace(model, (4,)).activations()
+    assert node.curve == CALLS[name][1]
+    mask = torch.tensor([True, False, True, False, False, True])
+    grafted = graft.apply(model, {node.name: mask}, slope=0.3, intercept=0.1, input_shape=(4,))
+    x = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        z = model.first(x)
+        h = torch.where(mask, 0.3 * z + 0.1, CALLS[name][0](z.clone()))
+        torch.testing.assert_close(grafted(x), model.last(h))
+    ((_, again),) = trace(grafted, (4,)).activations()
+    assert again.curve == node.curve
+    assert again.graft is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Softplus(beta=-1.0), "beta -1.0 is not positive"),
+        (lambda: nn.Softplus(threshold=2.0), "threshold 2.0 is below 10"),
+        (lambda: nn.LeakyReLU(1.5), "negative slope 1.5 is above 1"),
+        (lambda: nn.MaxPool2d(2, return_indices=True), "indices"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_with_a_sentence(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(UnsupportedOperationError, match=message):
+        trace(nn.Sequential(make(), nn.Flatten()), IMAGE)

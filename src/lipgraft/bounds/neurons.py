@@ -35,14 +35,14 @@ def neuron_bounds(network: Network, path: Plan, relaxed: Relaxed, index: Tensor,
     area = node.shape[1] * node.shape[2] if image else 1
     channel, place = index // area, index % area
     start, window, clean, const = path.target, POINT if image else None, True, torch.zeros_like(signs)
-    ahead = isinstance(node, Affine) and node.has_neuron_rows
-    if isinstance(node, Affine) and ahead:  # the first step back is a look into the weights
-        start, window, clean = node.inputs[0], node.window(POINT) if image else None, not node.overhangs
-        if node.constant is not None:
-            const = signs * node.constant.flatten()[channel].unsqueeze(1)
+    weights = node if isinstance(node, Affine) and node.has_neuron_rows else None
+    if weights is not None:  # the first step back is a look into the weights
+        start, window, clean = node.inputs[0], node.window(POINT) if image else None, not weights.overhangs
+        if weights.constant is not None:
+            const = signs * weights.constant.flatten()[channel].unsqueeze(1)
     while isinstance(network.nodes[start], Reshape) and start > path.root and window is None:
         start = network.nodes[start].inputs[0]
-    if image or ahead:
+    if image or weights is not None:
         rows = _looked_up(_table(network, path.target, start, relaxed), channel, signs)
     else:  # each row is its own neuron; a table of all would be the square of a layer
         one = F.one_hot(channel, math.prod(node.shape)).to(signs)
