@@ -21,8 +21,16 @@ BASES: dict[str, Callable[[], nn.Module]] = {
     "v-shaped": lambda: nn.LeakyReLU(-0.5),
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU,
+    "softplus": lambda: nn.Softplus(beta=2.0),
+    "hardtanh": lambda: nn.Hardtanh(-0.5, 1.5),
+    "relu6": nn.ReLU6,
 }
-ACTIVATIONS = [*BASES, *(f"grafted {base}" for base in BASES)]
+REFERENCE = ("relu", "leaky-relu", "v-shaped", "sigmoid", "tanh")
+"""Those that the dense reference implementation has lines for."""
+ACTIVATIONS = [*BASES, *(f"grafted {base}" for base in REFERENCE)]
 
 
 def randomise(model: nn.Module, generator: torch.Generator, gain: float = 1.0) -> nn.Module:

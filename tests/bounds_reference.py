@@ -77,7 +77,7 @@ def activate(node: Activation, z: Tensor) -> Tensor:
     """The activation's value, grafted neurons on their line."""
     curve = {
         "relu": lambda: z.clamp(min=0),
-        "leaky-relu": lambda: torch.where(z > 0, z, node.negative_slope * z),
+        "leaky-relu": lambda: torch.where(z > 0, z, node.curve.slopes[0] * z),
         "sigmoid": lambda: 1 / (1 + torch.exp(-z)),
         "tanh": lambda: torch.tanh(z),
     }[node.kind]()
@@ -153,7 +153,7 @@ def lines_of(node: Activation, interval: Interval) -> Lines:
     """Lines below and above the activation on the interval, each part (1, *shape)."""
     lb, ub = interval
     if node.kind in ("relu", "leaky-relu"):
-        lines = _lines_of_kink(lb, ub, node.negative_slope if node.kind == "leaky-relu" else 0.0)
+        lines = _lines_of_kink(lb, ub, node.curve.slopes[0])
     else:
         lines = _lines_of_curve(node.kind, lb, ub)
     if node.graft is None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lipgraft.bounds import interval_bounds
 from lipgraft.box import Box
 from lipgraft.network import Activation, Network, trace
-from lipgraft.network.evaluate import evaluate_node
 
 
 @dataclass
@@ -111,7 +110,7 @@ def _affine(net: Network, i: int, values: list[Encoding]) -> Encoding:
     columns = [
         torch.from_numpy(np.vstack([np.zeros((1, len(values[j].offset))), values[j].matrix.T])) for j in node.inputs
     ]
-    constant = evaluate_node(node, *(torch.zeros_like(c[:1]) for c in columns))
-    moved = evaluate_node(node, *columns) - constant
-    offset = evaluate_node(node, *(torch.from_numpy(values[j].offset[None]) for j in node.inputs))
+    constant = node.forward(*(torch.zeros_like(c[:1]) for c in columns))
+    moved = node.forward(*columns) - constant
+    offset = node.forward(*(torch.from_numpy(values[j].offset[None]) for j in node.inputs))
     return Encoding(moved[1:].numpy().T.copy(), offset[0].numpy())

@@ -16,6 +16,11 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "leaky-relu": lambda: nn.LeakyReLU(0.2),
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU,
+    "softplus": lambda: nn.Softplus(beta=2.0),
+    "hardtanh": lambda: nn.Hardtanh(-0.5, 1.5),
 }
 
 

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from bounds_graphs import convolutions
 from lipgraft import models
-from lipgraft.bounds import transpose
-from lipgraft.bounds.geometry import Window
 from lipgraft.bounds.windows import cut, spread
-from lipgraft.network import Conv, trace
+from lipgraft.network import Conv, trace, transpose
+from lipgraft.network.window import Window
 
 WAYS = ["taps", "phases", "library"]
 IMAGES = st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6))
@@ -75,7 +74,7 @@ def test_rows_on_a_window_go_back_to_the_window_that_it_reads(
     way: str, example: tuple[Conv, tuple[int, int, int]], seed: int, height: int, width: int
 ) -> None:
     conv, shape = example
-    window = Window((height, width), (1, 1), (0, 0)).through_conv(conv)
+    window = conv.window(Window((height, width), (1, 1), (0, 0)))
     rows = torch.randn(
         2, 1, 3, conv.shape[0], height, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+import bounds_cases
 from lipgraft.errors import SettingsError
 from lipgraft.graft import GraftedActivation
 from lipgraft.network import trace
 
-BASES = {"relu": nn.ReLU(), "sigmoid": nn.Sigmoid(), "tanh": nn.Tanh(), "leaky-relu": nn.LeakyReLU(0.2)}
+BASES = {name: make() for name, make in bounds_cases.BASES.items()}
 
 
 @pytest.mark.parametrize("kind", BASES)

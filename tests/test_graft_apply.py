@@ -59,14 +59,13 @@ def masks_like(sizes: dict[str, tuple[int, ...]], share: float, seed: int = 0) -
 
 def by_graph(model: nn.Module, masks: dict[str, Tensor], slope: float, x: Tensor) -> Tensor:
     """The grafted model's output, reckoned from the original's graph: activations replaced one by one by hand."""
-    from lipgraft.network.evaluate import evaluate_node
     from lipgraft.network.graph import Activation
 
     values: list[Tensor] = []
     network = trace(model, tuple(x.shape[1:]))
     for node in network.nodes:
         inputs = [values[i] for i in node.inputs]
-        value = evaluate_node(node, *inputs) if inputs else x
+        value = node.forward(*inputs) if inputs else x
         if isinstance(node, Activation) and node.name in masks:
             value = torch.where(masks[node.name], slope * inputs[0], value)
         values.append(value)

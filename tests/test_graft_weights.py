@@ -145,7 +145,7 @@ def test_through_several_affine_maps_and_parallel_paths_composes_them(over):
 
 
 def test_padding_and_scaling_between_layers_count(monkeypatch):
-    monkeypatch.setattr("lipgraft.graft.scores.push.CHUNK", 64)  # several chunks of output channels
+    monkeypatch.setattr("lipgraft.network.nodes.conv.CHUNK", 64)  # several chunks of output channels
     torch.manual_seed(0)
 
     class Scaled(nn.Module):

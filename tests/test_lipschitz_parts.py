@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipgraft.activations import ReLU, curve_of
 from lipgraft.bounds.interval import Interval
 from lipgraft.box import Box
-from lipgraft.lipschitz.adjoint import transpose, walk_back
+from lipgraft.lipschitz.adjoint import walk_back
 from lipgraft.lipschitz.cholesky import by_blocks, cholesky, subtract_square
-from lipgraft.lipschitz.derivative import DERIVATIVES, derivative
 from lipgraft.lipschitz.effects import effects, strongest
 from lipgraft.lipschitz.expansion import Expansion, expand
 from lipgraft.lipschitz.interval_jacobian import interval_adjoints, one_hot_rows
@@ -40,7 +40,7 @@ def random_ranges(net: Network, seed: int) -> dict[int, Interval]:
 def rows_for(net: Network, slopes: dict[int, Tensor], weight: Tensor) -> Tensor:
     """The Jacobian's rows with these derivatives: (PROBLEMS, K, n)."""
     rows = one_hot_rows(net, weight).expand(PROBLEMS, -1, -1)
-    end = walk_back(net, rows, lambda n, g, shape: transpose(n, g, shape, {}), lambda i, n, g: g * slopes[i][:, None])
+    end = walk_back(net, rows, lambda n, g, shape: n.transpose(g, shape, {}), lambda i, n, g: g * slopes[i][:, None])
     assert end is not None
     return (end * weight).flatten(2)
 
@@ -97,7 +97,7 @@ def test_the_expansion_gives_the_row_of_any_derivatives(kind: str) -> None:
         return g * slopes[i][:, None]
 
     rows = one_hot_rows(net, weight).expand(PROBLEMS, -1, -1)
-    walk_back(net, rows, lambda n, g, shape: transpose(n, g, shape, {}), gate)
+    walk_back(net, rows, lambda n, g, shape: n.transpose(g, shape, {}), gate)
     for group in middle.groups:
         step = (slopes[group.position] - middle.centre[group.position])[:, None]
         real = (group.radius != 0)[:, None]
@@ -143,14 +143,14 @@ def test_more_iterations_never_give_a_worse_bound(kind: str) -> None:
     assert float(norms[2].sum()) < float(norms[0].sum())
 
 
-@pytest.mark.parametrize("kind", DERIVATIVES)
-def test_the_range_of_a_derivative_holds_it_on_the_interval_and_is_reached(kind: str) -> None:
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_range_of_a_derivative_holds_it_on_the_interval_and_is_reached(activation: str) -> None:
+    curve = curve_of(ACTIVATIONS[activation]())
     ends = torch.randn(2, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
     lb, ub = ends.amin(0), ends.amax(0)
-    slope = 0.1 if kind == "leaky-relu" else 0.0
-    low, high = derivative(kind).over(lb, ub, slope)
+    low, high = curve.derivative_range(lb, ub)
     inside = torch.lerp(lb, ub, torch.linspace(0, 1, 2001, dtype=torch.float64)[:, None])
-    seen = derivative(kind).at(inside, slope)
+    seen = curve.derivative(inside)
     assert bool(((low <= seen + 1e-12) & (seen <= high + 1e-12)).all())
     torch.testing.assert_close(seen.amin(0), low, atol=2e-3, rtol=0)
     torch.testing.assert_close(seen.amax(0), high, atol=2e-3, rtol=0)
@@ -171,7 +171,7 @@ def test_at_the_kink_a_relu_has_every_slope_between_its_two() -> None:
     zero = torch.zeros(3, dtype=torch.float64)
     one = torch.ones(3, dtype=torch.float64)
     for lb, ub in ((zero, one), (-one, zero), (zero, zero), (-one, one)):
-        low, high = derivative("relu").over(lb, ub, 0.0)
+        low, high = ReLU().derivative_range(lb, ub)
         assert (low.tolist(), high.tolist()) == ([0.0] * 3, [1.0] * 3)
 
 

@@ -144,7 +144,7 @@ def test_models_are_built_on_the_cpu_whatever_the_default_device() -> None:
     ("arguments", "message"),
     [
         ({"name": "cnn_b"}, "unknown network 'cnn_b'. Did you mean 'cnn-b'?"),
-        ({"name": "cnn-b", "activation": "gelu"}, "unknown activation 'gelu'"),
+        ({"name": "cnn-b", "activation": "glu"}, "unknown activation 'glu'"),
         ({"name": "cnn-b", "batchnorm": True}, "cnn-b has no BatchNorm; only conv-huge"),
     ],
 )

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from bounds_cases import BASES
 from lipgraft.network import Input, evaluate, trace
 
-ACTIVATIONS = st.sampled_from([nn.ReLU, lambda: nn.LeakyReLU(0.1), nn.Sigmoid, nn.Tanh])
+ACTIVATIONS = st.sampled_from(list(BASES.values()))
 
 
 class Residual(nn.Module):

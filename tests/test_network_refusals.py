@@ -24,7 +24,7 @@ def points(*shape: int) -> Tensor:
 class Pooling(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.pool = nn.MaxPool2d(2)
+        self.pool = nn.LPPool2d(2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + 1
@@ -38,7 +38,7 @@ def test_the_message_names_node_target_line_and_what_is_supported() -> None:
     with pytest.raises(UnsupportedOperationError) as error:
         trace(Pooling(), (1, 4, 4))
     message = str(error.value)
-    assert "node 'pool' (module MaxPool2d 'pool')" in message
+    assert "node 'pool' (module LPPool2d 'pool')" in message
     assert f"test_network_refusals.py:{line} `x = self.pool(x)" in message
     assert "AvgPool2d" in message
 

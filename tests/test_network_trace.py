@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lipgraft.activations import Curve, LeakyReLU, ReLU, Sigmoid, Tanh, curve_of
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.network import (
     Activation,
@@ -18,7 +19,6 @@ from lipgraft.network import (
     Ref,
     Scale,
     activation_calls,
-    activation_kind,
     evaluate,
     full_precision,
     lowers_module,
@@ -248,21 +248,22 @@ def test_the_model_keeps_its_dtype(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
-        (nn.ReLU(), ("relu", 0.0)),
-        (nn.LeakyReLU(0.25), ("leaky-relu", 0.25)),
-        (nn.Sigmoid(), ("sigmoid", 0.0)),
-        (nn.Tanh(), ("tanh", 0.0)),
+        (nn.ReLU(), ReLU()),
+        (nn.LeakyReLU(0.25), LeakyReLU(0.25)),
+        (nn.Sigmoid(), Sigmoid()),
+        (nn.Tanh(), Tanh()),
     ],
 )
-def test_activation_kind_says_what_the_node_says(module: nn.Module, expected: tuple[str, float]) -> None:
-    assert activation_kind(module) == expected
+def test_the_curve_of_a_module_is_the_curve_of_its_node(module: nn.Module, expected: Curve) -> None:
+    assert curve_of(module) == expected
     ((_, node),) = trace(nn.Sequential(module), (2,)).activations()
-    assert (node.kind, node.negative_slope) == expected
+    assert node.curve == expected
+    assert node.kind == expected.name
 
 
-def test_activation_kind_of_something_else_lists_the_known_ones() -> None:
-    with pytest.raises(UnsupportedOperationError, match=r"GELU is not a known activation\. Known: ReLU"):
-        activation_kind(nn.GELU())
+def test_the_curve_of_something_else_lists_the_known_ones() -> None:
+    with pytest.raises(UnsupportedOperationError, match=r"Softmax is not a known activation\. Known: ReLU"):
+        curve_of(nn.Softmax())
 
 
 class Lines(nn.Module):
@@ -283,7 +284,7 @@ class Lines(nn.Module):
 def test_a_registered_module_is_lowered_by_its_handler_and_named_like_an_activation() -> None:
     @lowers_module(Lines, activation=True)
     def lower_lines(build: Builder, module: Lines, z: Ref) -> Ref:
-        return build.activation(z, "tanh", graft=Graft(module.mask, module.gamma, module.omega))
+        return build.activation(z, Tanh(), Graft(module.mask, module.gamma, module.omega))
 
     try:
         model = nn.Sequential(nn.Linear(3, 4), Lines(torch.tensor([True, False, True, False])), nn.Linear(4, 2))

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bounds_cases import BASES
-from lipgraft.bounds.interval import activation_interval
-from lipgraft.bounds.relaxations import RELAXATIONS, Lines, relax, relaxation, unstable
-from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network import Activation, Graft, activation_kind
+from lipgraft.activations import KINDS, Curve, LeakyReLU, Lines, ReLU, Sigmoid, Tanh, curve_of
+from lipgraft.bounds.relaxations import relax, unstable
+from lipgraft.network import Activation, Graft
 
-KINDS = [activation_kind(make()) for make in BASES.values()]
-S_SHAPED = ["sigmoid", "tanh"]
+CURVES = [pytest.param(curve_of(make()), id=name) for name, make in BASES.items()]
+KINKED = [case for case in CURVES if case.values[0].splits_at_zero]
+S_SHAPED = [Sigmoid(), Tanh()]
 WIDTHS = [0.0, 1e-14, 1e-9, 1e-6, 9e-4, 1.1e-3, 0.01, 0.3, 1.0, 3.0, 20.0, 300.0, 2e4]
 STARTS = st.floats(-1e4, 1e4) | st.floats(-6, 6) | st.floats(-1e-3, 1e-3) | st.just(0.0)
 INTERVALS = st.tuples(STARTS, st.sampled_from(WIDTHS) | st.floats(0, 50), st.sampled_from(["right", "left", "around"]))
@@ -32,10 +32,8 @@ def interval(place: tuple[float, float, str], dtype: torch.dtype = torch.float64
     return lb, torch.maximum(lb, torch.tensor([[lower + width]], dtype=dtype))
 
 
-def node(
-    kind: str, negative_slope: float = 0.0, graft: Graft | None = None, shape: tuple[int, ...] = (1,)
-) -> Activation:
-    return Activation("act", (0,), shape, kind, negative_slope, graft)
+def node(curve: Curve, graft: Graft | None = None, shape: tuple[int, ...] = (1,)) -> Activation:
+    return Activation("act", (0,), shape, curve, graft)
 
 
 def grid(lb: Tensor, ub: Tensor) -> Tensor:
@@ -50,10 +48,6 @@ def grid(lb: Tensor, ub: Tensor) -> Tensor:
     return torch.minimum(torch.maximum(points, lb.flatten()), ub.flatten()).unsqueeze(1)
 
 
-def curve(act: Activation, z: Tensor) -> Tensor:
-    return relaxation(act.kind).function(z, act.negative_slope)
-
-
 def values(lines: Lines, z: Tensor) -> tuple[Tensor, Tensor]:
     """The lower and the upper line at z (N, 1)."""
     low = lines.lower_slope * z + (0 if lines.lower_intercept is None else lines.lower_intercept)
@@ -63,12 +57,12 @@ def values(lines: Lines, z: Tensor) -> tuple[Tensor, Tensor]:
 
 def free(act: Activation, low: float, high: float, dtype: torch.dtype) -> Tensor:
     """alpha (k, 1, 1) with these fractions."""
-    count = len(relaxation(act.kind).start(torch.zeros(1, 1), torch.ones(1, 1)))
+    count = len(act.curve.start(torch.zeros(1, 1), torch.ones(1, 1)))
     return torch.tensor([low, high], dtype=dtype)[:count].reshape(count, 1, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(("kind", "slope"), KINDS)
+@pytest.mark.parametrize("curve", CURVES)
 @settings(max_examples=30)
 @given(place=INTERVALS, low=FRACTIONS, high=FRACTIONS)
 @example(place=(-1e4, 2e4, "right"), low=1.0, high=0.0)
@@ -76,15 +70,15 @@ def free(act: Activation, low: float, high: float, dtype: torch.dtype) -> Tensor
 @example(place=(-1e4, 2e4, "right"), low=0.9, high=0.001)
 @example(place=(0.0, 1e4, "right"), low=1.0, high=0.0)
 def test_the_lines_hold_for_every_alpha_on_every_interval(
-    kind: str, slope: float, dtype: torch.dtype, place: tuple[float, float, str], low: float, high: float
+    curve: Curve, dtype: torch.dtype, place: tuple[float, float, str], low: float, high: float
 ) -> None:
-    act = node(kind, slope)
+    act = node(curve)
     lb, ub = interval(place, dtype)
     lines = relax(act, lb, ub, free(act, low, high, dtype))
     z = grid(lb, ub)
     # The lines' own numbers are taken as exact: they are evaluated in float64, so that only their choice is on trial.
     below, above = values(Lines(*(None if t is None else t.double() for t in vars(lines).values())), z.double())
-    h = curve(act, z.double())
+    h = curve(z.double())
     unit = torch.finfo(dtype).eps
     steepest = torch.maximum(lines.lower_slope.abs(), lines.upper_slope.abs()).double()
     tolerance = 8 * unit * (1 + h.abs().max() + (steepest * z).abs().max())
@@ -92,89 +86,89 @@ def test_the_lines_hold_for_every_alpha_on_every_interval(
     assert (above - h >= -tolerance).all()
 
 
-@pytest.mark.parametrize(("kind", "slope"), KINDS)
+@pytest.mark.parametrize("curve", CURVES)
 @settings(max_examples=30)
 @given(place=INTERVALS)
 def test_the_lines_that_crown_starts_from_are_sound_and_have_parameters_in_the_unit_interval(
-    kind: str, slope: float, place: tuple[float, float, str]
+    curve: Curve, place: tuple[float, float, str]
 ) -> None:
-    act = node(kind, slope)
+    act = node(curve)
     lb, ub = interval(place)
-    start = relaxation(kind).start(lb, ub)
+    start = curve.start(lb, ub)
     assert start.shape[1:] == lb.shape
     assert ((start >= 0) & (start <= 1)).all()
     given_start, default = relax(act, lb, ub, start), relax(act, lb, ub)
     assert torch.equal(given_start.lower_slope, default.lower_slope)
     assert torch.equal(given_start.upper_slope, default.upper_slope)
     below, above = values(default, grid(lb, ub))
-    h = curve(act, grid(lb, ub))
+    h = curve(grid(lb, ub))
     assert (h - below).min() >= -1e-11 * (1 + h.abs().max())
     assert (above - h).min() >= -1e-11 * (1 + h.abs().max())
 
 
-@pytest.mark.parametrize(("kind", "slope"), [k for k in KINDS if k[0] not in S_SHAPED])
+@pytest.mark.parametrize("curve", KINKED)
 @settings(max_examples=30)
 @given(place=INTERVALS, low=FRACTIONS)
 def test_a_kinked_activation_has_its_chord_above_and_a_line_through_the_kink_below(
-    kind: str, slope: float, place: tuple[float, float, str], low: float
+    curve: Curve, place: tuple[float, float, str], low: float
 ) -> None:
-    act = node(kind, slope)
+    act = node(curve)
     lb, ub = interval(place)
     lines = relax(act, lb, ub, free(act, low, 0.0, torch.float64))
     ends = torch.cat([lb, ub])
     below, above = values(lines, ends)
-    torch.testing.assert_close(above, curve(act, ends), rtol=1e-9, atol=1e-9)
-    if relaxation(kind).exact(lb, ub):  # stable: both lines are the function
-        torch.testing.assert_close(below, curve(act, ends), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(above, curve(ends), rtol=1e-9, atol=1e-9)
+    if curve.exact(lb, ub):  # stable: both lines are the function
+        torch.testing.assert_close(below, curve(ends), rtol=1e-9, atol=1e-9)
     else:
         assert values(lines, torch.zeros(1, 1, dtype=torch.float64))[0].item() == 0.0
-        assert slope - 1e-12 <= lines.lower_slope.item() <= 1.0
+        assert curve.slopes[0] - 1e-12 <= lines.lower_slope.item() <= 1.0
 
 
-@pytest.mark.parametrize("kind", S_SHAPED)
+@pytest.mark.parametrize("curve", S_SHAPED)
 @settings(max_examples=30)
 @given(place=INTERVALS, low=FRACTIONS, high=FRACTIONS)
 def test_the_lines_of_an_s_shaped_activation_touch_it(
-    kind: str, place: tuple[float, float, str], low: float, high: float
+    curve: Curve, place: tuple[float, float, str], low: float, high: float
 ) -> None:
     """Somewhere in the interval; on a narrow interval, as closely as its curvature needs."""
-    act = node(kind)
+    act = node(curve)
     lb, ub = interval(place)
     z = grid(lb, ub)
     below, above = values(relax(act, lb, ub, free(act, low, high, torch.float64)), z)
-    h, width = curve(act, z), float(ub - lb)
+    h, width = curve(z), float(ub - lb)
     step = min(width, 24.0) / 1000  # a tangent may touch between two points of the grid
     slack = 0.8 * step**2 + (0.8 * width**2 if width < 1e-3 else 0.0) + 1e-9
     assert (h - below).min() <= slack
     assert (above - h).min() <= slack
 
 
-@pytest.mark.parametrize("kind", S_SHAPED)
+@pytest.mark.parametrize("curve", S_SHAPED)
 @settings(max_examples=30)
 @given(lower=st.floats(-50, -2e-3), upper=st.floats(2e-3, 50))
 def test_crown_takes_lines_through_the_ends_of_an_interval_that_holds_zero(
-    kind: str, lower: float, upper: float
+    curve: Curve, lower: float, upper: float
 ) -> None:
     """The upper line meets the curve at lb, the lower line at ub: no line through that end is tighter."""
-    act = node(kind)
+    act = node(curve)
     ends = torch.tensor([[lower], [upper]], dtype=torch.float64)
     below, above = values(relax(act, ends[:1], ends[1:]), ends)
-    h = curve(act, ends)
+    h = curve(ends)
     assert math.isclose(above[0], h[0], abs_tol=1e-9)
     assert math.isclose(below[1], h[1], abs_tol=1e-9)
 
 
-@pytest.mark.parametrize(("kind", "slope"), KINDS)
+@pytest.mark.parametrize("curve", CURVES)
 @settings(max_examples=30)
 @given(place=INTERVALS, gamma=st.floats(-3, 3), omega=st.floats(-3, 3), low=FRACTIONS, high=FRACTIONS)
 def test_a_grafted_neuron_is_its_own_line_and_its_neighbour_is_untouched(
-    kind: str, slope: float, place: tuple[float, float, str], gamma: float, omega: float, low: float, high: float
+    curve: Curve, place: tuple[float, float, str], gamma: float, omega: float, low: float, high: float
 ) -> None:
     lb, ub = (end.expand(1, 2) for end in interval(place))
     line = [torch.full((2,), v, dtype=torch.float64) for v in (gamma, omega)]
-    grafted = node(kind, slope, Graft(torch.tensor([True, False]), line[0], line[1]), (2,))
+    grafted = node(curve, Graft(torch.tensor([True, False]), line[0], line[1]), (2,))
     alpha = free(grafted, low, high, torch.float64).expand(-1, 1, 2)
-    got, plain = relax(grafted, lb, ub, alpha), relax(node(kind, slope, shape=(2,)), lb, ub, alpha)
+    got, plain = relax(grafted, lb, ub, alpha), relax(node(curve, shape=(2,)), lb, ub, alpha)
     for parts, want in (
         (got.lower_slope, gamma),
         (got.upper_slope, gamma),
@@ -187,55 +181,51 @@ def test_a_grafted_neuron_is_its_own_line_and_its_neighbour_is_untouched(
         for mine, other in zip(values(got, z), values(plain, z), strict=True):
             assert mine[0, 1] == other[0, 1]
     assert not unstable(grafted, lb, ub)[0, 0]
-    assert unstable(grafted, lb, ub)[0, 1] == unstable(node(kind, slope, shape=(2,)), lb, ub)[0, 1]
+    assert unstable(grafted, lb, ub)[0, 1] == unstable(node(curve, shape=(2,)), lb, ub)[0, 1]
 
 
 @pytest.mark.parametrize("grafted", [False, True])
-@pytest.mark.parametrize(("kind", "slope"), KINDS)
+@pytest.mark.parametrize("curve", CURVES)
 @settings(max_examples=30)
 @given(place=INTERVALS, gamma=st.floats(-3, 3))
 def test_the_image_of_an_interval_is_exact(
-    kind: str, slope: float, grafted: bool, place: tuple[float, float, str], gamma: float
+    curve: Curve, grafted: bool, place: tuple[float, float, str], gamma: float
 ) -> None:
     graft = Graft(
         torch.tensor([True]), torch.tensor([gamma], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
     )
-    act = node(kind, slope, graft if grafted else None)
+    act = node(curve, graft if grafted else None)
     lb, ub = interval(place)
-    low, high = activation_interval(act, (lb, ub))
-    z = grid(lb, ub)
-    h = gamma * z + 0.5 if grafted else curve(act, z)
+    low, high = act.interval((lb, ub))
+    turns = torch.tensor([[turn] for turn in getattr(curve, "turns", ())], dtype=torch.float64).reshape(-1, 1)
+    z = torch.cat([grid(lb, ub), turns[(turns > lb) & (turns < ub)].unsqueeze(1)])
+    h = gamma * z + 0.5 if grafted else curve(z)
     torch.testing.assert_close(low.flatten(), h.amin(0), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(high.flatten(), h.amax(0), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("kind", "slope"), KINDS)
+@pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize(("lower", "upper"), [(math.nan, 1.0), (-1.0, math.nan), (math.nan, math.nan)])
-def test_nan_counts_as_unstable(kind: str, slope: float, lower: float, upper: float) -> None:
-    assert unstable(node(kind, slope), torch.tensor([[lower]]), torch.tensor([[upper]])).all()
+def test_nan_counts_as_unstable(curve: Curve, lower: float, upper: float) -> None:
+    assert unstable(node(curve), torch.tensor([[lower]]), torch.tensor([[upper]])).all()
 
 
 @pytest.mark.parametrize(
-    ("kind", "lower", "upper", "expected"),
+    ("curve", "lower", "upper", "expected"),
     [
-        ("relu", -1.0, 1.0, True),
-        ("relu", 0.0, 1.0, False),
-        ("relu", -1.0, 0.0, False),
-        ("leaky-relu", -1e-9, 1e-9, True),
-        ("sigmoid", 1.0, 2.0, True),
-        ("tanh", 0.5, 0.5, False),
+        (ReLU(), -1.0, 1.0, True),
+        (ReLU(), 0.0, 1.0, False),
+        (ReLU(), -1.0, 0.0, False),
+        (LeakyReLU(0.1), -1e-9, 1e-9, True),
+        (Sigmoid(), 1.0, 2.0, True),
+        (Tanh(), 0.5, 0.5, False),
     ],
 )
 def test_a_neuron_is_unstable_where_the_activation_is_no_line(
-    kind: str, lower: float, upper: float, expected: bool
+    curve: Curve, lower: float, upper: float, expected: bool
 ) -> None:
-    assert unstable(node(kind, 0.1), torch.tensor([[lower]]), torch.tensor([[upper]])).item() is expected
+    assert unstable(node(curve), torch.tensor([[lower]]), torch.tensor([[upper]])).item() is expected
 
 
 def test_every_activation_of_the_registry_is_tested_here() -> None:
-    assert {kind for kind, _ in KINDS} == set(RELAXATIONS)
-
-
-def test_an_unknown_activation_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnsupportedOperationError, match=r"'rleu'.*relu"):
-        relaxation("rleu")
+    assert {case.values[0].name for case in CURVES} == {kind.name for kind in KINDS}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lipgraft.bounds import bound
 from lipgraft.bounds.crown import Prepared, prepare
+from lipgraft.bounds.geometry import at_input
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.graft.activation import GraftedActivation
@@ -17,7 +18,7 @@ from lipgraft.models.layers import Normalise
 from lipgraft.network import Activation, evaluate, trace
 from lipgraft.verify import BRANCHING, VerifySettings
 from lipgraft.verify.bab import worst_rows
-from lipgraft.verify.bounding import Bounding, at_input, corner
+from lipgraft.verify.bounding import Bounding, corner
 from lipgraft.verify.branching import branching_named
 from lipgraft.verify.layout import Layout
 from lipgraft.verify.leaves import solve_leaf

@@ -4,6 +4,5 @@ from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.api import METHODS, Bounds, bound
 from lipgraft.bounds.interval import interval_bounds
 from lipgraft.bounds.numerics import proved
-from lipgraft.bounds.relaxations import RELAXATIONS
 
-__all__ = ["METHODS", "RELAXATIONS", "AlphaSettings", "Bounds", "bound", "interval_bounds", "proved"]
+__all__ = ["METHODS", "AlphaSettings", "Bounds", "bound", "interval_bounds", "proved"]

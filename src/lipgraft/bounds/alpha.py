@@ -9,7 +9,7 @@ from lipgraft.bounds.adam import Adam
 from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.memory import Late, never
-from lipgraft.bounds.relaxations import Lines, relax, relaxation, unstable
+from lipgraft.bounds.relaxations import Lines, relax, unstable
 
 
 def alpha_crown(
@@ -27,7 +27,7 @@ def alpha_crown(
             continue
         lb, ub = prepared.intervals[node.inputs[0]]
         if bool(unstable(node, lb, ub).any()):
-            start = relaxation(node.kind).start(lb, ub)[:, :, None, None]
+            start = node.curve.start(lb, ub)[:, :, None, None]
             alphas[i] = start.repeat(1, 1, *C.shape[1:3], *[1] * len(node.shape))
     best = specification_bounds(prepared, C)
     kept = dict(alphas)

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds import fused
-from lipgraft.bounds.geometry import Plan, Window
+from lipgraft.bounds.geometry import Plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.relaxations import Lines
-from lipgraft.bounds.transpose import Cache, back_layer, back_window
-from lipgraft.bounds.windows import channels_last, cut, flattened, inside, pick, spread, widen
-from lipgraft.network.graph import Activation, Add, Conv, Linear, Network, Node, Pad, Reshape, Scale
+from lipgraft.bounds.windows import cut, flattened, inside, pick, spread, widen
+from lipgraft.network.graph import Activation, Add, Affine, Network
+from lipgraft.network.nodes import Cache
+from lipgraft.network.window import Window, channels_last
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,7 @@ class Substitution:
         elif isinstance(node, Add):
             for j in node.inputs:
                 self._arrive(waiting, j, replace(rows, spare=False))
-        else:
+        elif isinstance(node, Affine):
             rows, const = self._affine(i, node, rows, const)
             self._arrive(waiting, node.inputs[0], rows)
         return const
@@ -198,34 +199,25 @@ class Substitution:
             line = line * (self.plan.grid[0] * self.plan.grid[1]) + self.place
         return line[:, None].expand(batch, groups, count).reshape(-1)
 
-    def _affine(self, i: int, node: Node, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
-        data, window = self._cleaned(i, rows), rows.window
-        match node:
-            case Conv():
-                if node.bias is not None:
-                    const = const + (data.sum((-2, -1)) @ node.bias if window is None else _total(data, node.bias))
-                if window is None:
-                    shape = self.network.nodes[node.inputs[0]].shape
-                    return Rows(back_layer(node, data, shape, self.relaxed.kernels), spare=True), const
-                rows_back = back_window(node, data, self.relaxed.kernels)
-                return Rows(rows_back, window.through_conv(node), not any(node.padding), True), const
-            case Linear():
-                if node.bias is not None:
-                    const = const + data @ node.bias
-                return Rows(data @ node.weight, spare=True), const
-            case Scale():
-                shift = self._constant(i, "shift", node.shift, rows)
-                scale = self._constant(i, "scale", node.scale, rows)
-                return Rows(data * scale, window, spare=True), const + _dot(data, shift)
-            case Pad():
-                left, right, top, bottom = node.pads
-                if window is not None:
-                    return Rows(data, window.through_pad(node), not any(node.pads)), const
-                h, w = data.shape[-2:]
-                return Rows(data[..., top : h - bottom, left : w - right]), const
-            case Reshape():
-                return Rows(data.reshape(*data.shape[:3], *self.network.nodes[node.inputs[0]].shape)), const
-        raise AssertionError(f"no backward rule for {type(node).__name__}")
+    def _affine(self, i: int, node: Affine, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
+        data, window, kernels = self._cleaned(i, rows), rows.window, self.relaxed.kernels
+        if node.constant is not None:
+            const = const + self._weighed(i, node.constant, data, rows)
+        if window is None:
+            back = node.transpose(data, self.network.nodes[node.inputs[0]].shape, kernels)
+            return Rows(back, spare=not node.is_view), const
+        back = node.transpose_window(data, lambda name, value: self._constant(i, name, value, rows), kernels)
+        return Rows(back, node.window(window), not node.overhangs, not node.is_view), const
+
+    def _weighed(self, i: int, constant: Tensor, data: Tensor, rows: Rows) -> Tensor:
+        """sum over the block of rows times a constant that broadcasts to node i's shape: (B, G, S)."""
+        shape = self.network.nodes[i].shape
+        if constant.shape == shape and len(shape) == 1:
+            return data @ constant
+        if constant.shape == (shape[0], 1, 1) and len(shape) == 3:  # a number per channel
+            bias = constant.flatten()
+            return data.sum((-2, -1)) @ bias if rows.window is None else _total(data, bias)
+        return _dot(data, self._constant(i, "constant", constant, rows))
 
     def _constant(self, i: int, name: str, value: Tensor, rows: Rows) -> Tensor:
         """A constant that broadcasts to node i's shape, laid out to multiply rows there."""

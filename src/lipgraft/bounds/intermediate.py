@@ -13,7 +13,7 @@ from lipgraft.bounds.backward import Relaxed
 from lipgraft.bounds.geometry import Plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.neurons import neuron_bounds
-from lipgraft.bounds.relaxations import Lines, relax, relaxation
+from lipgraft.bounds.relaxations import Lines, relax
 from lipgraft.network.graph import Activation, Network
 
 
@@ -50,7 +50,7 @@ def _one_group(
 ) -> Tensor:
     if not acts:  # nothing below that could be chosen
         return neuron_bounds(network, path, Relaxed({}, root), index, signs)
-    alphas = {i: relaxation(act.kind).start(*pre[i]) for i, act in acts.items()}
+    alphas = {i: act.curve.start(*pre[i]) for i, act in acts.items()}
     climb, lr = {i: Adam(a) for i, a in alphas.items()}, settings.lr
     best: Tensor | None = None
     for _ in range(settings.intermediate):

@@ -18,9 +18,9 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.memory import Late, chunked, never
 from lipgraft.bounds.neurons import neuron_bounds, selected
 from lipgraft.bounds.numerics import guard_lower, guard_upper
-from lipgraft.bounds.relaxations import Lines, relaxation, unstable
-from lipgraft.bounds.transpose import Cache
+from lipgraft.bounds.relaxations import Lines, unstable
 from lipgraft.network.graph import Activation, Network
+from lipgraft.network.nodes import Cache
 
 Work = Callable[[slice, Tensor, Tensor], Tensor]
 """(problems, index (B, S), signs (B, G, S)) -> lower bounds of sign * neuron, (B, G, S)."""
@@ -66,7 +66,7 @@ class Layer:
             index = torch.arange(size, device=self.inner.device).expand(len(self.inner), -1)
             return self._tightened(interval, index, self._both(index), path.floats, work)
         index, real = self._needed(interval)
-        if not all(relaxation(act.kind).one_sided for act in self.readers):
+        if not all(act.curve.one_sided for act in self.readers):
             return self._tightened(interval, index, self._both(index) * real, path.floats, work)
         telling = torch.where(self.inner.flatten(1) > 0, 1.0, -1.0).to(self.inner)
         interval = self._tightened(interval, index, telling.gather(1, index).unsqueeze(1) * real, path.floats, work)

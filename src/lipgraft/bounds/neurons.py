@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
-from lipgraft.bounds.geometry import Plan, Window
-from lipgraft.bounds.windows import channels_last
-from lipgraft.network.graph import Conv, Linear, Network, Reshape
+from lipgraft.bounds.geometry import Plan
+from lipgraft.network.graph import Affine, Network, Reshape
+from lipgraft.network.window import POINT, channels_last
 
 
 def selected(wanted: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,24 +34,19 @@ def neuron_bounds(network: Network, path: Plan, relaxed: Relaxed, index: Tensor,
     image = len(node.shape) == 3
     area = node.shape[1] * node.shape[2] if image else 1
     channel, place = index // area, index % area
-    point = Window((1, 1), (1, 1), (0, 0))
-    window: Window | None
-    bias: Tensor | None = None
-    match node:
-        case Conv():  # the first step back is a look into the weights
-            start, bias, window, clean = node.inputs[0], node.bias, point.through_conv(node), not any(node.padding)
-        case Linear():
-            start, bias, window, clean = node.inputs[0], node.bias, None, True
-        case _:
-            start, window, clean = path.target, point if image else None, True
+    start, window, clean, const = path.target, POINT if image else None, True, torch.zeros_like(signs)
+    weights = node if isinstance(node, Affine) and node.has_neuron_rows else None
+    if weights is not None:  # the first step back is a look into the weights
+        start, window, clean = node.inputs[0], node.window(POINT) if image else None, not weights.overhangs
+        if weights.constant is not None:
+            const = signs * weights.constant.flatten()[channel].unsqueeze(1)
     while isinstance(network.nodes[start], Reshape) and start > path.root and window is None:
         start = network.nodes[start].inputs[0]
-    if image or isinstance(node, Linear):
+    if image or weights is not None:
         rows = _looked_up(_table(network, path.target, start, relaxed), channel, signs)
     else:  # each row is its own neuron; a table of all would be the square of a layer
         one = F.one_hot(channel, math.prod(node.shape)).to(signs)
         rows = (signs.unsqueeze(-1) * one.unsqueeze(1)).view(*signs.shape, *network.nodes[start].shape)
-    const = torch.zeros_like(signs) if bias is None else signs * bias[channel].unsqueeze(1)
     walk = Substitution(network, path, relaxed, place if image else None)
     return walk.lower_bound(Rows(rows, window, clean, spare=True), const, start)
 
@@ -60,14 +55,12 @@ def _table(network: Network, target: int, start: int, relaxed: Relaxed) -> Tenso
     """For each neuron of a vector, each channel of an image, its row at node `start`: (n, *block)."""
     node, key = network.nodes[target], ("rows", target)
     if key not in relaxed.kernels:
-        match node:
-            case Conv():
-                table = _full_weight(node)
-            case Linear():
-                table = node.weight.reshape(-1, *network.nodes[start].shape)
-            case _:
-                like = relaxed.root[0]
-                table = torch.eye(node.shape[0], dtype=like.dtype, device=like.device)[..., None, None]
+        if isinstance(node, Affine) and node.has_neuron_rows:
+            table = node.neuron_rows()
+            table = table if len(node.shape) == 3 else table.reshape(-1, *network.nodes[start].shape)
+        else:
+            like = relaxed.root[0]
+            table = torch.eye(node.shape[0], dtype=like.dtype, device=like.device)[..., None, None]
         if table.ndim == 4 and table.device.type == "cpu":
             table = table.contiguous(memory_format=torch.channels_last)
         relaxed.kernels[key] = table.detach()
@@ -82,19 +75,3 @@ def _looked_up(table: Tensor, channel: Tensor, signs: Tensor) -> Tensor:
     rows = lines.flatten(1).index_select(0, everyone).view(*signs.shape, *lines.shape[1:])
     rows.mul_(signs.view(*signs.shape, *[1] * (table.ndim - 1)))
     return rows.movedim(-1, -3) if last else rows
-
-
-def _full_weight(conv: Conv) -> Tensor:
-    """The kernel with every input channel and its holes: (O, I, rows, columns), zero outside the group and the taps."""
-    weight, (down, right) = conv.weight, conv.dilation
-    if conv.dilation != (1, 1):
-        rows, columns = ((k - 1) * d + 1 for k, d in zip(weight.shape[2:], conv.dilation, strict=True))
-        weight = weight.new_zeros(*weight.shape[:2], rows, columns)
-        weight[:, :, ::down, ::right] = conv.weight
-    if conv.groups == 1:
-        return weight
-    out, per, kh, kw = weight.shape
-    full = weight.new_zeros(conv.groups, out // conv.groups, conv.groups, per, kh, kw)
-    own = torch.arange(conv.groups, device=full.device)
-    full[own, :, own] = weight.view(conv.groups, out // conv.groups, per, kh, kw)
-    return full.reshape(out, conv.groups * per, kh, kw)

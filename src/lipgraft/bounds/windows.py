@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.bounds.geometry import Pair, Window
+from lipgraft.network.window import Pair, Window, channels_last
 
 
 def cut(layer: Tensor, window: Window, grid: Pair, *, last: bool = False) -> Tensor:
@@ -24,11 +24,6 @@ def cut(layer: Tensor, window: Window, grid: Pair, *, last: bool = False) -> Ten
         (len(layer), *grid, layer.shape[1], rows, columns), (b, down * h, right * w, c, h, w), padded.storage_offset()
     )
     return (places.movedim(3, -1) if last else places).reshape(len(layer), grid[0] * grid[1], -1)
-
-
-def channels_last(block: Tensor) -> bool:
-    """Whether a block (..., C, H, W) keeps its channels side by side in memory, as some convolutions leave it."""
-    return block.ndim > 3 and block.shape[-3] > 1 and block.stride(-3) == 1 and block.stride(-1) == block.shape[-3]
 
 
 def flattened(block: Tensor, first: int, like: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class TrainRecipe:
     preset: str = setting("pretrain", f"Schedule to start from: {', '.join(training.PRESETS)}.")
     data: str = setting("cifar10", "Name of the data set.")
     model: str = setting("cnn-b", "Name of the network, for a run that starts at random weights.")
-    activation: str = setting("relu", "Activation of that network: relu, sigmoid or tanh.")
+    activation: str = setting("relu", "Activation of that network, a name of lipgraft.activations.KINDS.")
     start: str | None = setting(None, "Checkpoint to start from, instead of random weights.")
     train: training.TrainSettings = field(
         default_factory=training.TrainSettings, metadata={"help": "Settings of the run, on top of the preset's."}

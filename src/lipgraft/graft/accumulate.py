@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.interval import activation_interval
 from lipgraft.graft.scores.gain import gain
 from lipgraft.graft.scores.instability import s_u
 from lipgraft.network.graph import Activation
@@ -54,9 +53,9 @@ class Accumulator:
     def add(self, lb: Tensor, ub: Tensor, magnitude: Tensor, gradient: Tensor | None) -> None:
         """lb, ub: (B, *shape), bounds of the pre-activation; magnitude, gradient: sums over the same images."""
         width = ub - lb
-        low, high = activation_interval(self.node, (lb, ub))
+        low, high = self.node.interval((lb, ub))
         gains = gain(high - low, width, self.slope)
-        self.unstable += s_u(lb, ub)
+        self.unstable += s_u(lb, ub, self.node.curve.bends)
         self.width_sum += width.sum(0)
         self.gain_sum += gains.sum(0)
         self.width_max = torch.maximum(self.width_max, width.amax(0))

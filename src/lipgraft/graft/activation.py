@@ -7,8 +7,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from lipgraft.activations import curve_of
 from lipgraft.errors import SettingsError
-from lipgraft.network import Builder, Graft, Ref, activation_kind, lowers_module
+from lipgraft.network import Builder, Graft, Ref, lowers_module
 
 
 class GraftedActivation(nn.Module):
@@ -79,5 +80,4 @@ def _filled(mask: Tensor, value: float | Tensor, what: str) -> Tensor:
 
 @lowers_module(GraftedActivation, activation=True)
 def lower_grafted(build: Builder, module: GraftedActivation, z: Ref) -> Ref:
-    kind, negative_slope = activation_kind(module.base)
-    return build.activation(z, kind, negative_slope, Graft(module.mask, module.gamma, module.omega))
+    return build.activation(z, curve_of(module.base), Graft(module.mask, module.gamma, module.omega))

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from torch import fx, nn
 
+from lipgraft.activations import FUNCTIONS, METHODS, Curve
 from lipgraft.errors import UnsupportedOperationError
+from lipgraft.network.lowering.activations import in_place
 
 
 def called_activation(graph: fx.GraphModule, call: fx.Node) -> nn.Module:
     """The activation that a call computes, as a module."""
     if call.op == "call_module":
         return graph.get_submodule(str(call.target))
-    match _function_name(call).removesuffix("_"):
-        case "relu":
-            return nn.ReLU()
-        case "sigmoid":
-            return nn.Sigmoid()
-        case "tanh":
-            return nn.Tanh()
-        case "leaky_relu":
-            return nn.LeakyReLU(float(_argument(call, 1, "negative_slope", 0.01)))
-    raise UnsupportedOperationError(f"activation {call.name} ({_function_name(call)}) cannot be grafted.")
+    kind, arguments = _bound(call)
+    return kind.called(**arguments).module()
 
 
 def called_once(graph: fx.GraphModule, call: fx.Node) -> bool:
@@ -76,13 +71,17 @@ def _attribute(graph: fx.GraphModule, name: str, going: set[str]) -> str:
 def _in_place(graph: fx.GraphModule, call: fx.Node) -> bool:
     if call.op == "call_module":
         return bool(getattr(graph.get_submodule(str(call.target)), "inplace", False))
-    name = _function_name(call)
-    position = {"relu": 1, "leaky_relu": 2}.get(name, len(call.args))
-    return name.endswith("_") or bool(_argument(call, position, "inplace", False))
+    name = str(call.target) if call.op == "call_method" else str(getattr(call.target, "__name__", call.target))
+    return in_place(name) or bool(_bound(call)[1].get("inplace", False))
 
 
-def _function_name(call: fx.Node) -> str:
-    return str(call.target) if call.op == "call_method" else str(getattr(call.target, "__name__", call.target))
+def _bound(call: fx.Node) -> tuple[type[Curve], dict[str, Any]]:
+    """The kind of activation that a function or method call computes, and its arguments without the input."""
+    known = METHODS.get(str(call.target)) if call.op == "call_method" else FUNCTIONS.get(call.target)  # type: ignore[arg-type]
+    if known is None:
+        raise UnsupportedOperationError(f"activation {call.name} ({call.target}) cannot be grafted.")
+    keywords = {key: value for key, value in call.kwargs.items() if key != "input"}
+    return known, inspect.signature(known.called).bind(*call.args[1:], **keywords).arguments
 
 
 def _argument(call: fx.Node, position: int, name: str, default: Any) -> Any:

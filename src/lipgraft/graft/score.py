@@ -21,7 +21,7 @@ from lipgraft.graft.scores.weighted_interval import s_wi
 from lipgraft.graft.scores.weights import weight_factor
 from lipgraft.graft.traced import traced
 from lipgraft.inputs import check_classes, labels, pixels, radii
-from lipgraft.network import Network, full_precision
+from lipgraft.network import Network, expanded, full_precision
 
 
 def score(
@@ -50,6 +50,7 @@ def score(
         y = None if y is None else labels(y, len(x), x.device)
         _check(x, batch)
         network = traced(model, tuple(x.shape[1:])).to()  # detached
+        bounded = expanded(network)
         if y is not None:
             check_classes(y, network.output_shape[0])
         like = _like(network, x)
@@ -60,7 +61,7 @@ def score(
         for rows in _batches(len(x), batch, progress):
             images, classes = x[rows].to(like), None if y is None else y[rows].to(like.device)
             box = Box.linf(images, eps, low=low, high=high)
-            layers = bound(network, box, method=bounds, neurons=neurons).layers
+            layers = bound(bounded, box, method=bounds, neurons=neurons).layers
             sizes = significance(network, images, classes)
             with torch.no_grad():
                 for name, total in sums.items():

@@ -20,16 +20,21 @@ def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape 
 
 
 def traced(model: nn.Module | Network, input_shape: Shape | None = None) -> Network:
-    """The graph of a model (a Network passes through), which must have an activation to graft."""
+    """The graph of a model (a Network passes through), which must have an activation to graft. It keeps max pooling."""
     if isinstance(model, Network):
         network = model
+        if any(node.auxiliary for _, node in network.activations()):
+            raise SettingsError(
+                "max pooling is written out as ReLUs in this graph, and those are no neurons to graft; pass the model "
+                "itself, or trace it with expand=False."
+            )
         if input_shape is not None and network.input_shape != tuple(input_shape):
             raise SettingsError(f"the network takes inputs of shape {network.input_shape}, got {tuple(input_shape)}.")
     else:
         shape = input_shape_of(model, input_shape)
         if shape is None:
             raise SettingsError("the model does not say what it takes; pass input_shape=(C, H, W).")
-        network = trace(subject(model), shape)
+        network = trace(subject(model), shape, expand=False)
     if next(network.activations(), None) is None:
         raise UnsupportedOperationError("the network has no activations, so there is nothing to graft.")
     return network

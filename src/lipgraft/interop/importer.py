@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.interop.clock import check_time
+from lipgraft.interop.formulas import recognised
 from lipgraft.interop.module import INPUT, OnnxNetwork, Shift, Step, View
 from lipgraft.interop.onnx_file import OnnxFile, Shape
 from lipgraft.interop.optional import need
@@ -141,14 +142,15 @@ class Importer:
         self.steps: list[Step] = []
         self.known: dict[str, Operand] = {"": None}
         self.known |= {name: _tensor(array) for name, array in file.constants().items()}
-        self.uses = Counter(name for node in file.model.graph.node for name in node.input)
+        self.nodes = recognised(file.model.graph.node, file.constants(), [file.output_name])
+        self.uses = Counter(name for node in self.nodes for name in node.input)
         self.uses.update([file.output_name])
         example = torch.rand(_EXAMPLES, *file.input_shape, generator=torch.Generator().manual_seed(0))
         self.known[file.input_name] = Value(INPUT, file.shape, example.to(self.dtype))
 
     @torch.no_grad()
     def run(self) -> OnnxNetwork:
-        for node in self.file.model.graph.node:
+        for node in self.nodes:
             check_time(self.deadline)
             self.convert(node)
         output = self.known[self.file.output_name]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.crown import prepare, specification_bounds
-from lipgraft.bounds.geometry import input_like
+from lipgraft.bounds.geometry import at_input, input_like
 from lipgraft.bounds.numerics import proved
 from lipgraft.box import Box
 from lipgraft.interop.property_network import PropertyNetwork
@@ -23,7 +23,6 @@ from lipgraft.interop.result import Word
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Region
 from lipgraft.network import Network, evaluate, full_precision, trace
-from lipgraft.verify.bounding import at_input
 
 MOST_INPUTS = 20
 BATCH = 512

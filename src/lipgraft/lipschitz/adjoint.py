@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, Self, TypeVar
 
-from torch import Tensor
-
-from lipgraft.bounds.transpose import Cache, back_layer
-from lipgraft.network.graph import Activation, Add, Conv, Linear, Network, Node, Pad, Reshape, Scale, Shape
+from lipgraft.network.graph import Activation, Add, Affine, Network, Shape
 
 
 class Addable(Protocol):
@@ -23,28 +20,10 @@ class Addable(Protocol):
 T = TypeVar("T", bound=Addable)
 
 
-def transpose(node: Node, g: Tensor, shape: Shape, cache: Cache) -> Tensor:
-    """The adjoint of an affine node's input from that of its output: (B, K, *node.shape) -> (B, K, *shape)."""
-    match node:
-        case Conv():
-            return back_layer(node, g, shape, cache)
-        case Linear():
-            return g @ node.weight
-        case Scale():
-            return g * node.scale
-        case Pad():
-            left, right, top, bottom = node.pads
-            height, width = g.shape[-2:]
-            return g[..., top : height - bottom, left : width - right]
-        case Reshape():
-            return g.reshape(*g.shape[:2], *shape)
-    raise AssertionError(f"no transposed rule for {type(node).__name__}")
-
-
 def walk_back(
     network: Network,
     start: T,
-    affine: Callable[[Node, T, Shape], T],
+    affine: Callable[[Affine, T, Shape], T],
     activation: Callable[[int, Activation, T], T],
     position: int | None = None,
 ) -> T | None:
@@ -65,6 +44,7 @@ def walk_back(
             elif isinstance(node, Activation):
                 arrived = activation(i, node, g)
             else:
+                assert isinstance(node, Affine)
                 arrived = affine(node, g, network.nodes[j].shape)
             waiting[j] = waiting[j] + arrived if j in waiting else arrived
     return waiting.get(0)

@@ -17,12 +17,12 @@ from torch import Tensor
 from lipgraft.bounds import METHODS
 from lipgraft.bounds.crown import prepare
 from lipgraft.bounds.interval import Interval
-from lipgraft.lipschitz.derivative import derivative
 from lipgraft.lipschitz.effects import effects
 from lipgraft.lipschitz.interval_jacobian import one_hot_rows
 from lipgraft.lipschitz.pattern import Split, occurs
 from lipgraft.lipschitz.problem import Problem, slope_ranges
 from lipgraft.lipschitz.upper import range_norms
+from lipgraft.network import kinks_at_zero
 from lipgraft.network.graph import Activation
 
 Refine = Callable[[Problem, Mapping[int, Interval], Tensor], Tensor]
@@ -58,11 +58,11 @@ def branched_norms(problem: Problem, norms: Tensor, refine: Refine) -> Tensor:
 
 
 def _double(problem: Problem, image: int) -> Problem:
-    """One image of the problem, in double precision."""
+    """One image of the problem, in double precision, with all kinks at zero, where they can be split."""
     dtype, one = torch.float64, slice(image, image + 1)
     return replace(
         problem,
-        network=problem.network.to(dtype=dtype),
+        network=kinks_at_zero(problem.network.to(dtype=dtype)),
         box=problem.box[one].to(dtype=dtype),
         eps=problem.eps[one].to(dtype),
         weight=problem.weight.to(dtype),
@@ -138,7 +138,7 @@ class _Search:
             node = self.network.nodes[split.position]
             assert isinstance(node, Activation)
             for end in slopes[split.position]:
-                end.view(-1)[split.neuron] = 1.0 if split.positive else node.negative_slope
+                end.view(-1)[split.neuron] = node.curve.slopes[int(split.positive)]
         return slopes
 
     def _choose(self, part: Part) -> tuple[int, int] | None:
@@ -148,7 +148,7 @@ class _Search:
             node = self.network.nodes[i]
             assert isinstance(node, Activation)
             low, high = part.slopes[i]
-            if derivative(node.kind).kinked and bool((low != high).any()):
+            if node.curve.splits_at_zero and bool((low != high).any()):
                 score = torch.where((low != high).flatten(), effect.flatten(), -1.0)
                 value, place = score.max(0)
                 best = max(best or (-1.0, 0, 0), (float(value), i, int(place)))

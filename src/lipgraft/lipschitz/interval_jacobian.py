@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lipgraft.bounds.interval import Interval
-from lipgraft.bounds.transpose import Cache
-from lipgraft.lipschitz.adjoint import transpose, walk_back
-from lipgraft.network.graph import Activation, Conv, Linear, Network, Node, Scale, Shape
+from lipgraft.lipschitz.adjoint import walk_back
+from lipgraft.network.graph import Activation, Affine, Network, Shape
+from lipgraft.network.nodes import Cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,21 +41,11 @@ class Transposes:
         self._cache: Cache = {}
         self._magnitude_cache: Cache = {}
 
-    def __call__(self, node: Node, g: Range, shape: Shape) -> Range:
+    def __call__(self, node: Affine, g: Range, shape: Shape) -> Range:
         """Centre through the matrix, radius through its absolute values."""
-        centre = transpose(node, (g.lower + g.upper) / 2, shape, self._cache)
-        radius = transpose(_magnitude(node), (g.upper - g.lower) / 2, shape, self._magnitude_cache)
+        centre = node.transpose((g.lower + g.upper) / 2, shape, self._cache)
+        radius = node.magnitude().transpose((g.upper - g.lower) / 2, shape, self._magnitude_cache)
         return Range(centre - radius, centre + radius)
-
-
-def _magnitude(node: Node) -> Node:
-    """The affine node with absolute weights."""
-    match node:
-        case Conv() | Linear():
-            return replace(node, weight=node.weight.abs())
-        case Scale():
-            return replace(node, scale=node.scale.abs())
-    return node
 
 
 def one_hot_rows(network: Network, like: Tensor) -> Tensor:

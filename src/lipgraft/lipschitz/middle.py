@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.interval import Interval
-from lipgraft.bounds.transpose import Cache
-from lipgraft.lipschitz.adjoint import transpose, walk_back
-from lipgraft.network.evaluate import evaluate_node
-from lipgraft.network.graph import Activation, Conv, Input, Linear, Network, Node, Scale
+from lipgraft.lipschitz.adjoint import walk_back
+from lipgraft.network.graph import Activation, Affine, Input, Network
+from lipgraft.network.nodes import Cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +93,7 @@ class Middle:
             arrivals[i] = g
             return g * self.centre[i][problems].unsqueeze(1)
 
-        end = walk_back(
-            self.network, rows, lambda node, g, shape: transpose(node, g, shape, self.cache), gate, position
-        )
+        end = walk_back(self.network, rows, lambda node, g, shape: node.transpose(g, shape, self.cache), gate, position)
         if end is None:
             return rows.new_zeros(*rows.shape[:2], *self.network.input_shape)
         return end.expand(problems.stop - problems.start, *end.shape[1:])
@@ -117,7 +114,8 @@ class Middle:
                 felt[i] = inputs[0].reshape(*lead, *node.shape)
                 value = (felt[i] * self.centre[i].unsqueeze(1)).flatten(0, 1)
             else:
-                value = evaluate_node(_without_constant(node), *inputs)
+                assert isinstance(node, Affine)
+                value = node.linear(*inputs)
             values.append(value)
         in_order = sorted(self.groups, key=lambda group: group.span.start)
         return torch.cat([group.pick(felt[group.position]) for group in in_order], 2)
@@ -126,12 +124,3 @@ class Middle:
         """Numbers alive at once for one row that starts at this node, about."""
         sizes = [math.prod(node.shape) for node in self.network.nodes[: position + 1]]
         return max(a + b for a, b in zip(sizes, [0, *sizes], strict=False))
-
-
-def _without_constant(node: Node) -> Node:
-    match node:
-        case Conv() | Linear():
-            return replace(node, bias=None)
-        case Scale():
-            return replace(node, shift=torch.zeros_like(node.shift))
-    return node

@@ -12,7 +12,6 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.box import Box
 from lipgraft.errors import NumericalError
 from lipgraft.lipschitz.middle import Middle
-from lipgraft.network.evaluate import evaluate_node
 from lipgraft.network.graph import Activation, Input, Network
 
 INFEASIBLE = 2
@@ -71,6 +70,6 @@ def _values(network: Network, x: Tensor, slope: Mapping[int, Tensor]) -> list[Te
             if node.graft is not None:
                 value = value + torch.where(node.graft.mask, node.graft.omega, 0.0)
         else:
-            value = evaluate_node(node, *inputs)
+            value = node.forward(*inputs)
         values.append(value)
     return values

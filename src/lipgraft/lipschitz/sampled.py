@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.numerics import guard_lower
-from lipgraft.bounds.transpose import Cache
 from lipgraft.box import Box
-from lipgraft.lipschitz.adjoint import transpose, walk_back
-from lipgraft.lipschitz.derivative import derivative, slope_at
+from lipgraft.lipschitz.adjoint import walk_back
+from lipgraft.lipschitz.derivative import slope_at
 from lipgraft.lipschitz.interval_jacobian import one_hot_rows
 from lipgraft.lipschitz.problem import Problem, notion
 from lipgraft.network import evaluate
-from lipgraft.network.evaluate import absolute_node
-from lipgraft.network.graph import Activation, Conv, Linear, Network
+from lipgraft.network.graph import Activation, Network
+from lipgraft.network.nodes import Cache
 
 
 def jacobian_rows(
@@ -30,7 +29,7 @@ def jacobian_rows(
         slope = slope_at(node, values[node.inputs[0]], None if steps is None else steps.get(i))
         return g * slope.unsqueeze(1)
 
-    end = walk_back(network, rows, lambda node, g, shape: transpose(node, g, shape, cache), gate)
+    end = walk_back(network, rows, lambda node, g, shape: node.transpose(g, shape, cache), gate)
     if end is None:
         end = rows.new_zeros(len(x), rows.shape[1], *network.input_shape)
     return end.expand(len(x), *end.shape[1:]), values
@@ -89,22 +88,35 @@ def differentiable(network: Network, values: list[Tensor]) -> Tensor:
     smooth = torch.ones(len(values[0]), dtype=torch.bool, device=values[0].device)
     errors, moving = [torch.zeros_like(values[0])], [torch.ones_like(values[0])]
     for i, node in enumerate(network.nodes[1 : network.output + 1], 1):
-        moves = (absolute_node(node, *(moving[j] for j in node.inputs), constant=False) > 0).to(values[0].dtype)
+        moves = (node.absolute(*(moving[j] for j in node.inputs), constant=False) > 0).to(values[0].dtype)
         if isinstance(node, Activation):
             z, error = values[node.inputs[0]], errors[node.inputs[0]]
-            kinked = torch.full_like(z, derivative(node.kind).kinked, dtype=torch.bool)
-            kinked = kinked if node.graft is None else kinked & ~node.graft.mask
-            smooth &= ~(kinked & (moving[node.inputs[0]] > 0) & (z.abs() <= error)).flatten(1).any(1)
-            inactive = kinked & (z < -error) & (node.negative_slope == 0)
-            error = absolute_node(node, error, constant=False) + 4 * unit * values[i].abs()
-            error, moves = torch.where(inactive, 0.0, error), torch.where(inactive, 0.0, moves)
+            at_kink, flat = _near_kinks(node, z, error)
+            smooth &= ~(at_kink & (moving[node.inputs[0]] > 0)).flatten(1).any(1)
+            error = node.absolute(error, constant=False) + 4 * unit * values[i].abs()
+            error, moves = torch.where(flat, 0.0, error), torch.where(flat, 0.0, moves)
         else:
             # n products and additions err by at most n + 1 units of the sum of the terms' absolute values.
-            units = unit * (node.weight[0].numel() + 2 if isinstance(node, Conv | Linear) else 2)
-            error = units * absolute_node(node, *(errors[j] / units + values[j].abs() for j in node.inputs))
+            units = unit * (node.terms + 1)
+            error = units * node.absolute(*(errors[j] / units + values[j].abs() for j in node.inputs))
         errors.append(error)
         moving.append(moves)
     return smooth
+
+
+def _near_kinks(node: Activation, z: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    """Where z, known up to an error, may be at a kink of the curve, and where it is surely on a flat piece of it."""
+    curve, at_kink, flat = node.curve, torch.zeros_like(z, dtype=torch.bool), torch.zeros_like(z, dtype=torch.bool)
+    for kink in curve.kinks:
+        at_kink |= (z - kink).abs() <= error
+    for slope, left, right in zip(
+        curve.slopes, (-torch.inf, *curve.kinks), (*curve.kinks, torch.inf), strict=bool(curve.slopes)
+    ):
+        if slope == 0:
+            flat |= (z - error > left) & (z + error < right)
+    if node.graft is not None:
+        at_kink, flat = at_kink & ~node.graft.mask, flat & ~node.graft.mask
+    return at_kink, flat
 
 
 def _draw(box: Box, number: int, generator: torch.Generator) -> Tensor:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.geometry import input_like
+from lipgraft.bounds.geometry import at_input, input_like
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.lipschitz.adjoint import transpose
 from lipgraft.network.graph import Network
 
 Weight = Callable[[Network, Tensor], Tensor]
@@ -26,11 +25,7 @@ def _normalised(network: Network, like: Tensor) -> Tensor:
     """
     root = input_like(network)
     ones = torch.ones(1, 1, *network.nodes[root].shape, dtype=like.dtype, device=like.device)
-    while root != 0:
-        node = network.nodes[root]
-        root = node.inputs[0]
-        ones = transpose(node, ones, network.nodes[root].shape, {})
-    scale = ones[0, 0].abs()
+    scale = at_input(network, root, ones)[0, 0].abs()
     return torch.where(scale == 0, 0.0, 1 / scale)  # NaN stays NaN
 
 

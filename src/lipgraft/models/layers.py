@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
+from lipgraft.activations import KINDS
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {kind.name: kind.modules[0] for kind in KINDS}
 
 
 class Normalise(nn.Module):

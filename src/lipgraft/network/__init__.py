@@ -1,12 +1,13 @@
 """Any nn.Module of the supported set as a small graph of affine nodes and activations."""
 
-from lipgraft.network.activations import activation_calls, activation_kind
+from lipgraft.network.activations import activation_calls
 from lipgraft.network.build import agree, trace
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.evaluation import call, evaluated, like, subject
 from lipgraft.network.graph import (
     Activation,
     Add,
+    Affine,
     Conv,
     Graft,
     Input,
@@ -19,11 +20,13 @@ from lipgraft.network.graph import (
 )
 from lipgraft.network.lowering import Builder, Ref, lowers_function, lowers_method, lowers_module
 from lipgraft.network.precision import full_precision, ordinary, ordinary_tensors, stepwise
+from lipgraft.network.rewrite import expanded, kinks_at_zero
 from lipgraft.network.tracing import trace_fx
 
 __all__ = [
     "Activation",
     "Add",
+    "Affine",
     "Builder",
     "Conv",
     "Graft",
@@ -36,12 +39,13 @@ __all__ = [
     "Reshape",
     "Scale",
     "activation_calls",
-    "activation_kind",
     "agree",
     "call",
     "evaluate",
     "evaluated",
+    "expanded",
     "full_precision",
+    "kinks_at_zero",
     "like",
     "lowers_function",
     "lowers_method",

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from torch import fx, nn
 
-from lipgraft.network.lowering.activations import activation_kind
 from lipgraft.network.lowering.naming import call_names, is_activation
 from lipgraft.network.tracing import trace_fx
-
-__all__ = ["activation_calls", "activation_kind"]
 
 
 def activation_calls(model: nn.Module) -> list[tuple[str, fx.Node]]:

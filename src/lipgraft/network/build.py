@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError
-from lipgraft.network.evaluate import absolute_node, evaluate
+from lipgraft.network.evaluate import evaluate
 from lipgraft.network.evaluation import call, check_module, evaluated, like
 from lipgraft.network.graph import Graft, Network
 from lipgraft.network.lowering import lower
 from lipgraft.network.precision import full_precision
+from lipgraft.network.rewrite import expanded
 from lipgraft.network.tracing import RECOMPUTE_WEIGHTS, trace_fx
 
 if TYPE_CHECKING:
@@ -27,11 +28,12 @@ _BOXES = 32
 _CHECK_SCALES = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-def trace(model: nn.Module, input_shape: Sequence[int], *, check: bool = True) -> Network:
+def trace(model: nn.Module, input_shape: Sequence[int], *, check: bool = True, expand: bool = True) -> Network:
     """The graph of a model in evaluation mode. input_shape: of one input, without the batch axis.
 
     Weights are live references: a change in place (an optimiser's step) shows in the graph, except where they were
     merged with a BatchNorm. check: compare the graph with the model on a few random inputs.
+    expand: write max pooling as affine nodes and ReLUs, which is what every other part of lipgraft expects.
     """
     if not input_shape or any(not isinstance(n, int) or n < 1 for n in input_shape):
         raise SettingsError(f"input_shape must be the positive sizes of one input, got {tuple(input_shape)}.")
@@ -40,6 +42,7 @@ def trace(model: nn.Module, input_shape: Sequence[int], *, check: bool = True) -
         traced = trace_fx(model)
         _refresh_weights(model)
         network = lower(traced, _random(model, _EXAMPLES, input_shape))
+        network = expanded(network) if expand else network
         if check:
             _check(network, model)
     return network
@@ -113,7 +116,7 @@ def _compare(network: Network, model: nn.Module, x: Tensor, where: str) -> None:
 def _sizes(network: Network, i: int, values: list[Tensor]) -> Tensor:
     """The sum of the absolute values that node i adds up, which its value may be much smaller than."""
     node = network.nodes[i]
-    return absolute_node(node, *(values[j].abs() for j in node.inputs)) if node.inputs else values[i].abs()
+    return node.absolute(*(values[j].abs() for j in node.inputs)) if node.inputs else values[i].abs()
 
 
 def _largest(value: Tensor) -> Tensor:

@@ -13,89 +13,37 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from lipgraft.network.nodes import (
+    Activation,
+    Add,
+    Affine,
+    Conv,
+    Graft,
+    Input,
+    Linear,
+    Node,
+    Pad,
+    Reshape,
+    Scale,
+    Shape,
+)
 from lipgraft.network.precision import ordinary
 
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """name: unique; inputs: positions of earlier nodes; shape: of one output, without the batch axis."""
-
-    name: str
-    inputs: tuple[int, ...]
-    shape: Shape
-
-
-@dataclass(frozen=True, eq=False)
-class Input(Node):
-    """The network's input. Always node 0."""
-
-
-@dataclass(frozen=True, eq=False)
-class Conv(Node):
-    """2-d convolution. weight (O, I/groups, kh, kw), bias (O,) or None; padding is (top and bottom, left and right)."""
-
-    weight: Tensor
-    bias: Tensor | None
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
-    dilation: tuple[int, int] = (1, 1)
-    groups: int = 1
-
-
-@dataclass(frozen=True, eq=False)
-class Linear(Node):
-    """x -> weight x + bias, on vectors. weight (m, n), bias (m,) or None."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
-class Add(Node):
-    """The sum of two nodes of the same shape (which may be the same node twice)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Scale(Node):
-    """x -> scale * x + shift, element by element; both broadcast to the node's shape."""
-
-    scale: Tensor
-    shift: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Pad(Node):
-    """Zero padding of an image: (left, right, top, bottom), all >= 0."""
-
-    pads: tuple[int, int, int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Reshape(Node):
-    """Flatten, view, squeeze, ...: the same numbers in another shape, in the same order."""
-
-
-@dataclass(frozen=True, eq=False)
-class Graft:
-    """Which neurons of an activation are lines gamma z + omega. All of the activation's shape; mask is boolean."""
-
-    mask: Tensor
-    gamma: Tensor
-    omega: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Activation(Node):
-    """An element-wise activation. kind: a key of `lipgraft.bounds.relaxations.RELAXATIONS`.
-
-    negative_slope belongs to leaky-relu alone. graft, when given, replaces the masked neurons by lines.
-    """
-
-    kind: str
-    negative_slope: float = 0.0
-    graft: Graft | None = None
+__all__ = [
+    "Activation",
+    "Add",
+    "Affine",
+    "Conv",
+    "Graft",
+    "Input",
+    "Linear",
+    "Network",
+    "Node",
+    "Pad",
+    "Reshape",
+    "Scale",
+    "Shape",
+]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from lipgraft.network.graph import Conv, Input, Linear, Network, Node, Scale
+from lipgraft.network.graph import Affine, Input, Network, Node, Scale
 
 
 def simplify(network: Network, foldable: AbstractSet[int] = frozenset()) -> Network:
@@ -24,8 +24,9 @@ def simplify(network: Network, foldable: AbstractSet[int] = frozenset()) -> Netw
         before = nodes[j]
         if len(consumers[j]) > 1 or j == network.output:
             continue
-        if isinstance(before, (Conv, Linear)) and i in foldable:
-            nodes[i] = _fold(before, node)
+        folded = _fold(before, node) if isinstance(before, Affine) and i in foldable else None
+        if folded is not None:
+            nodes[i] = folded
         elif isinstance(before, Scale) and not _needs_grad(before) and not _needs_grad(node):
             joined = before.shift * node.scale + node.shift
             nodes[i] = replace(node, inputs=before.inputs, scale=before.scale * node.scale, shift=joined)
@@ -33,13 +34,10 @@ def simplify(network: Network, foldable: AbstractSet[int] = frozenset()) -> Netw
 
 
 @torch.no_grad()
-def _fold(before: Conv | Linear, after: Scale) -> Node:
-    """scale (W x + b) + shift = (scale W) x + (scale b + shift), one scale and shift per output channel."""
-    channels = before.weight.shape[0]
-    scale, shift = after.scale.reshape(channels), after.shift.reshape(channels)
-    weight = before.weight * scale.reshape(-1, *[1] * (before.weight.ndim - 1))
-    bias = shift.clone() if before.bias is None else scale * before.bias + shift
-    return replace(before, weight=weight, bias=bias)
+def _fold(before: Affine, after: Scale) -> Node | None:
+    """Both as one node, with one scale and shift per output channel; None when that is not possible."""
+    channels = before.shape[0]
+    return before.scaled(after.scale.reshape(channels), after.shift.reshape(channels))
 
 
 def _needs_grad(node: Scale) -> bool:

@@ -37,7 +37,7 @@ def unstable_shares(model: nn.Module, x: Tensor, eps: float) -> list[dict[str, A
     x: (B, C, H, W) in [0, 1]. Grafted neurons are never unstable, and count among all neurons.
     """
     network = trace(model, tuple(x.shape[1:]))
-    nodes = [node for _, node in network.activations()]
+    nodes = [node for _, node in network.activations() if not node.auxiliary]
     counts = {node.name: 0 for node in nodes}
     for part in torch.split(x, BATCH) if len(x) else ():
         layers = bound(network, Box.linf(part, eps)).layers

@@ -153,7 +153,7 @@ class Recipe:
     title: str = setting("", "Heading of the report.")
     data: str = setting("cifar10", "Name of the data set.")
     network: str = setting("cnn-b", "Name of the network.")
-    activation: str = setting("relu", "Activation of the network: relu, sigmoid or tanh.")
+    activation: str = setting("relu", "Activation of the network, a name of lipgraft.activations.KINDS.")
     eps: float = setting(2 / 255, "Perturbation radius in raw [0,1] pixels, for training, scores and proofs.")
     seed: int = setting(0, "The same seed gives the same results, times aside.")
     pretrain: TrainSettings = setting(TrainSettings(), "Adversarial training of the common start.")

@@ -7,25 +7,32 @@ same layers without biases, through each activation by its slope at x. One backw
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lipgraft.activations import Curve, ReLU
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network.graph import Activation, Add, Conv, Graft, Input, Linear, Network, Node, Pad, Reshape, Scale
+from lipgraft.network.graph import Activation, Affine, Network, Node
 
 
 @dataclass(frozen=True)
 class Stack:
-    """How rows are stacked: `points` rows of values, then `tangents` rows of directions at the last of these points."""
+    """How rows are stacked: `points` rows of values, then `tangents` rows of directions at the last of these points.
+
+    constant: gradients to biases and lines are not wanted.
+    """
 
     points: int
     tangents: int
+    constant: bool = False
+
+    def held(self, parameter: Tensor) -> Tensor:
+        """A bias or line, which gradients do not reach when they are constant."""
+        return parameter.detach() if self.constant else parameter
 
     @property
     def first(self) -> int:
@@ -45,7 +52,7 @@ def value_and_tangent(network: Network, x: Tensor, v: Tensor) -> tuple[Tensor, T
 
 def value(network: Network, x: Tensor) -> Tensor:
     """f(x) (P, n), with gradients to x alone: nothing that only parameters need is computed on the way back."""
-    return _through(_held(network), x, Stack(len(x), 0))
+    return _through(network, x, Stack(len(x), 0, constant=True))
 
 
 def _through(network: Network, rows: Tensor, stack: Stack) -> Tensor:
@@ -55,55 +62,24 @@ def _through(network: Network, rows: Tensor, stack: Stack) -> Tensor:
     return values[network.output]
 
 
-def _held(network: Network) -> Network:
-    """The network with constant biases and lines. Weights stay: autograd itself leaves out what is not asked for."""
-    nodes: list[Node] = []
-    for node in network.nodes:
-        if isinstance(node, Conv | Linear) and node.bias is not None:
-            node = replace(node, bias=node.bias.detach())
-        elif isinstance(node, Activation) and node.graft is not None:
-            node = replace(node, graft=Graft(node.graft.mask, node.graft.gamma.detach(), node.graft.omega.detach()))
-        nodes.append(node)
-    return replace(network, nodes=tuple(nodes))
-
-
-def supports(network: Network) -> bool:
-    """Whether every activation has a rule here."""
-    return all(node.kind in ACTIVATIONS for _, node in network.activations())
-
-
 def _forward(node: Node, inputs: list[Tensor], stack: Stack) -> Tensor:
-    match node:
-        case Conv():
-            out = F.conv2d(inputs[0], node.weight, None, node.stride, node.padding, node.dilation, node.groups)
-            return out if node.bias is None else _shift_points(out, node.bias[:, None, None], stack)
-        case Linear():
-            out = F.linear(inputs[0], node.weight)
-            return out if node.bias is None else _shift_points(out, node.bias, stack)
-        case Add():
-            return inputs[0] + inputs[1]
-        case Scale():
-            return _shift_points(node.scale * inputs[0], node.shift, stack)
-        case Pad():
-            return F.pad(inputs[0], node.pads)
-        case Reshape():
-            return inputs[0].reshape(-1, *node.shape)
-        case Activation():
-            return _activation(node, inputs[0], stack)
-        case Input():
-            return inputs[0]
-    raise UnsupportedOperationError(f"no directional derivative for the node {node.name} ({type(node).__name__}).")
+    if isinstance(node, Activation):
+        return _activation(node, inputs[0], stack)
+    if not isinstance(node, Affine):
+        raise UnsupportedOperationError(f"no directional derivative for the node {node.name} ({type(node).__name__}).")
+    out, constant = node.linear(*inputs), node.constant
+    return out if constant is None else _shift_points(out, stack.held(constant), stack)
 
 
 def _activation(node: Activation, z: Tensor, stack: Stack) -> Tensor:
-    if node.kind == "relu" and node.graft is not None:
-        graft = node.graft
-        grafted: Tensor = _GraftedRelu.apply(z, graft.gamma, graft.omega, graft.mask, stack.points, stack.first)  # type: ignore[no-untyped-call]
+    if isinstance(node.curve, ReLU) and node.graft is not None:
+        gamma, omega = stack.held(node.graft.gamma), stack.held(node.graft.omega)
+        grafted: Tensor = _GraftedRelu.apply(z, gamma, omega, node.graft.mask, stack.points, stack.first)  # type: ignore[no-untyped-call]
         return grafted
-    out = ACTIVATIONS[node.kind](node, z, stack)
+    out = _relu(z, stack) if isinstance(node.curve, ReLU) else _curve(node.curve, z, stack)
     if node.graft is None:
         return out
-    line = _shift_points(node.graft.gamma.to(z.dtype) * z, node.graft.omega, stack)
+    line = _shift_points(stack.held(node.graft.gamma).to(z.dtype) * z, stack.held(node.graft.omega), stack)
     return torch.where(node.graft.mask, line, out)
 
 
@@ -195,31 +171,11 @@ def _gate(value: Tensor, at: Tensor, out: Tensor) -> None:
     torch.ops.aten.threshold_backward.grad_input(value, at, 0.0, grad_input=out)
 
 
-def _relu(node: Activation, z: Tensor, stack: Stack) -> Tensor:
+def _relu(z: Tensor, stack: Stack) -> Tensor:
     out: Tensor = _Relu.apply(z, stack.points, stack.first)  # type: ignore[no-untyped-call]
     return out
 
 
-def _leaky_relu(node: Activation, z: Tensor, stack: Stack) -> Tensor:
-    active = z[: stack.points] > 0
-    return torch.where(torch.cat([active, active[stack.first :]]), z, node.negative_slope * z)
-
-
-def _smooth(function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Rule:
-    """slope: the derivative, from the function's value."""
-
-    def rule(node: Activation, z: Tensor, stack: Stack) -> Tensor:
-        value = function(z[: stack.points])
-        return torch.cat([value, slope(value[stack.first :]) * z[stack.points :]])
-
-    return rule
-
-
-Rule = Callable[[Activation, Tensor, Stack], Tensor]
-
-ACTIVATIONS: dict[str, Rule] = {
-    "relu": _relu,
-    "leaky-relu": _leaky_relu,
-    "sigmoid": _smooth(torch.sigmoid, lambda a: a * (1 - a)),
-    "tanh": _smooth(torch.tanh, lambda a: 1 - a * a),
-}
+def _curve(curve: Curve, z: Tensor, stack: Stack) -> Tensor:
+    value, slope = curve.value_and_slope(z[: stack.points])
+    return torch.cat([value, slope[stack.first :] * z[stack.points :]])

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
+from lipgraft.bounds.geometry import at_input
 from lipgraft.bounds.relaxations import Lines, relax
-from lipgraft.network.graph import Network, Pad, Reshape, Scale
 from lipgraft.verify.roots import Roots
 
 
@@ -78,23 +78,6 @@ def clamped(lower: Tensor, upper: Tensor, neuron: Tensor, sign: Tensor) -> tuple
     low = torch.where(sign > 0, low.clamp(min=0), low)
     high = torch.where(sign < 0, high.clamp(max=0), high)
     return lower.scatter(1, neuron, low), upper.scatter(1, neuron, high)
-
-
-def at_input(network: Network, root: int, rows: Tensor) -> Tensor:
-    """Rows at the input-like root as rows at the input: (B, *root shape) -> (B, *input shape)."""
-    for i in range(root, 0, -1):
-        node = network.nodes[i]
-        match node:
-            case Scale():
-                rows = rows * node.scale
-            case Pad():
-                left, right, top, bottom = node.pads
-                rows = rows[..., top : rows.shape[-2] - bottom, left : rows.shape[-1] - right]
-            case Reshape():
-                rows = rows.reshape(len(rows), *network.nodes[node.inputs[0]].shape)
-            case _:
-                raise AssertionError(f"{type(node).__name__} cannot stand before the input-like root")
-    return rows
 
 
 def corner(roots: Roots, image: Tensor, rows: Tensor) -> Tensor:

@@ -114,9 +114,14 @@ def other_classes(y: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, 
 
 
 def unstable_share(prepared: Prepared) -> Tensor:
-    """(B,): the share of all neurons, grafted ones included, that are unstable and not grafted."""
+    """(B,): the share of all neurons, grafted ones included, that are unstable and not grafted.
+
+    The ReLUs that stand for max pooling are no neurons of the model, and do not count.
+    """
     counts, total = torch.zeros(len(prepared.box), device=prepared.box.lower.device), 0
     for _, node in prepared.network.activations():
+        if node.auxiliary:
+            continue
         loose = unstable(node, *prepared.intervals[node.inputs[0]]).flatten(1)
         counts, total = counts + loose.sum(1), total + loose.shape[1]
     return counts / max(total, 1)

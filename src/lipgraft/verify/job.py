@@ -14,7 +14,7 @@ from lipgraft.bounds.memory import Late
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.inputs import any_pixel, check_classes, labels, pixels, radii
-from lipgraft.network import Graft, Network, call, evaluated, full_precision, like, subject, trace
+from lipgraft.network import Graft, Network, call, evaluated, full_precision, kinks_at_zero, like, subject, trace
 from lipgraft.rounding import within
 from lipgraft.verify.ledger import Ledger
 from lipgraft.verify.settings import VerifySettings
@@ -58,7 +58,7 @@ class Job:
             model = subject(model)
             x = pixels(x, low, high, like=like(model, x))
             y, radius = labels(y, len(x), x.device), radii(eps, len(x), x.device)
-            network = trace(model, tuple(x.shape[1:])).to(device=x.device)
+            network = kinks_at_zero(trace(model, tuple(x.shape[1:])).to(device=x.device))
         if len(network.output_shape) != 1 or network.output_shape[0] < 2:
             raise SettingsError(f"the model must return logits of at least two classes, got {network.output_shape}.")
         check_classes(y, network.output_shape[0])

@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.geometry import Plan, input_like
-from lipgraft.network.evaluate import evaluate_node
 from lipgraft.network.graph import Activation, Input, Network
-
-# Kinds that are two lines with one kink at zero: a split makes each half a line.
-PIECEWISE = ("relu", "leaky-relu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +63,7 @@ class Layout:
         """(size + 1,): the slope of each activation left of zero."""
         out = self._like().new_zeros(self.size + 1)
         for i, place in self.places.items():
-            out[place] = self.activation(i).negative_slope
+            out[place] = left_slope(self.activation(i))
         return out
 
     @cached_property
@@ -79,7 +75,7 @@ class Layout:
             if isinstance(node, Input | Activation):
                 values.append(zero.new_zeros(1, *node.shape))
             else:
-                values.append(evaluate_node(node, *(values[j] for j in node.inputs)))
+                values.append(node.forward(*(values[j] for j in node.inputs)))
         out = zero.new_zeros(self.size + 1)
         for i, place in self.places.items():
             out[place] = values[self.network.nodes[i].inputs[0]].flatten()
@@ -102,9 +98,14 @@ def dense_plan(network: Network, target: int) -> Plan:
     return Plan(target, root, (1, 1), dict.fromkeys(sorted(reached)), floats)
 
 
+def left_slope(node: Activation) -> float:
+    """The slope left of zero; a smooth curve has none, and stands here only when it is grafted throughout."""
+    return node.curve.slopes[0] if node.curve.splits_at_zero else 0.0
+
+
 def piecewise_linear(network: Network) -> bool:
     """Whether every activation that is not wholly grafted can be split at zero into two lines."""
     return all(
-        node.kind in PIECEWISE or (node.graft is not None and bool(node.graft.mask.all()))
+        node.curve.splits_at_zero or (node.graft is not None and bool(node.graft.mask.all()))
         for _, node in network.activations()
     )

@@ -18,9 +18,9 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from lipgraft.network.evaluate import evaluate_node
 from lipgraft.network.graph import Activation, Input
 from lipgraft.verify.bounding import clamped
+from lipgraft.verify.layout import left_slope
 from lipgraft.verify.roots import Roots
 from lipgraft.verify.subproblems import Subproblems
 
@@ -126,7 +126,7 @@ def _affine(
             elif i > network.output:
                 out.append(x)  # nothing reads it
             else:
-                out.append(evaluate_node(node, *(out[j] for j in node.inputs)))
+                out.append(node.forward(*(out[j] for j in node.inputs)))
         parts = [out[network.nodes[i].inputs[0]].flatten(1) for i in layout.places]
         flat = torch.cat(parts, 1) if parts else x.new_zeros(len(x), 0)
         return torch.cat([flat[:, kept], (out[network.output] @ row)[:, None]], 1)
@@ -147,7 +147,7 @@ def _affine(
 
 def _line(node: Activation, z: Tensor, lower: Tensor) -> Tensor:
     """The activation's line on a stable interval; a grafted neuron's own line."""
-    h = torch.where(lower >= 0, z, node.negative_slope * z)
+    h = torch.where(lower >= 0, z, left_slope(node) * z)
     if node.graft is not None:
         h = torch.where(node.graft.mask, node.graft.gamma * z + node.graft.omega, h)
     return h

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lipgraft.network.graph import Activation, Conv, Linear, Network
+from lipgraft.network.graph import Activation, Network
+from lipgraft.network.nodes.node import Weighted
 
 
 @dataclass(frozen=True)
@@ -13,8 +14,8 @@ class Region:
 
     source: position of the activation; nodes: positions of source and of the affine nodes reached, in order;
     sinks: positions of the next activations; output: whether the network's output is reached;
-    simple: every sink is reached by one path holding at most one Conv or Linear, so that the weight from source neuron
-    j to sink neuron k is a single product along that path.
+    simple: every sink is reached by one path holding at most one node with weights, so that the weight from source
+    neuron j to sink neuron k is a single product along that path.
     """
 
     source: int
@@ -37,7 +38,7 @@ def region(network: Network, source: int) -> Region:
             sinks.append(i)
         else:
             paths[i] = sum(paths[j] for j in inputs)
-            dense[i] = max(dense[j] for j in inputs) + isinstance(node, Conv | Linear)
+            dense[i] = max(dense[j] for j in inputs) + isinstance(node, Weighted)
     output = network.output in paths
     ends = {network.nodes[i].inputs[0] for i in sinks} | ({network.output} if output else set())
     simple = all(paths[i] == 1 and dense[i] <= 1 for i in ends)

@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError, unknown_name
-from lipgraft.graft.scores.push import CHUNK, max_push, sum_push
 from lipgraft.graft.scores.region import Region, region
-from lipgraft.network.graph import Add, Conv, Linear, Network, Node, Pad, Reshape, Scale
+from lipgraft.network.graph import Affine, Network, Node, Shape
+from lipgraft.network.nodes import MaxPool, like_of
 
 Merge = Callable[[Tensor, Tensor], Tensor]
 OVER = ("max", "mean")
+CHUNK = 2**26  # elements of the largest intermediate tensor
 
 
 @torch.no_grad()
@@ -36,7 +37,7 @@ def weight_factor(
     reach = region(network, network.names[name])
     sinks = _sinks(network, reach, selected or {})
     if not sinks:  # an activation whose value nobody reads
-        return _like(network).new_zeros(network.nodes[reach.source].shape)
+        return like_of(network.nodes).new_zeros(network.nodes[reach.source].shape)
     merge: Merge = torch.maximum if over == "max" else torch.add
     worth = _pushed(network, reach, sinks, merge) if reach.simple else _composed(network, reach, sinks, merge)
     if over == "max":
@@ -46,7 +47,7 @@ def weight_factor(
 
 def _sinks(network: Network, reach: Region, selected: Mapping[str, Tensor]) -> list[tuple[int, Tensor]]:
     """(position of the pre-activation, its mask as 0.0 and 1.0) for each sink."""
-    like = _like(network)
+    like = like_of(network.nodes)
     sinks = []
     for i in reach.sinks:
         node = network.nodes[i]
@@ -59,7 +60,6 @@ def _sinks(network: Network, reach: Region, selected: Mapping[str, Tensor]) -> l
 
 def _pushed(network: Network, reach: Region, sinks: list[tuple[int, Tensor]], merge: Merge) -> Tensor:
     """One sweep back from all sinks at once; exact because each (j, k) is joined by a single product of weights."""
-    push = max_push if merge is torch.maximum else sum_push
     worth: dict[int, Tensor] = {}
 
     def add(i: int, v: Tensor) -> None:
@@ -73,7 +73,7 @@ def _pushed(network: Network, reach: Region, sinks: list[tuple[int, Tensor]], me
             node, v = network.nodes[i], worth.pop(i)
             for j in node.inputs:
                 if j in inside:
-                    add(j, push(node, v, network.nodes[j].shape))
+                    add(j, _back(_affine(node), v, network.nodes[j].shape, merge))
     return worth[reach.source]
 
 
@@ -82,14 +82,14 @@ def _composed(network: Network, reach: Region, sinks: list[tuple[int, Tensor]], 
     shape = network.nodes[reach.source].shape
     size, inside = prod(shape), set(reach.nodes)
     step = max(1, CHUNK // max(prod(network.nodes[i].shape) for i in reach.nodes))
-    like = _like(network)
+    like = like_of(network.nodes)
     worth = []
     for first in range(0, size, step):
         rows = torch.arange(first, min(first + step, size), device=like.device)
         values = {reach.source: F.one_hot(rows, size).to(like).reshape(-1, *shape)}
         for i in reach.nodes[1:]:
             node = network.nodes[i]
-            values[i] = _linear_part(node, [values[j] for j in node.inputs if j in inside])
+            values[i] = _affine(node).linear(*(values[j] for j in node.inputs if j in inside))
         best = like.new_zeros(len(rows))
         for i, mask in sinks:
             weights = (values[i].abs() * mask).flatten(1)
@@ -98,26 +98,12 @@ def _composed(network: Network, reach: Region, sinks: list[tuple[int, Tensor]], 
     return torch.cat(worth).reshape(shape)
 
 
-def _linear_part(node: Node, x: list[Tensor]) -> Tensor:
-    """The node without its constant. x: its inputs that lie in the region, (b, *shape) each."""
-    if isinstance(node, Conv):
-        return F.conv2d(x[0], node.weight, None, node.stride, node.padding, node.dilation, node.groups)
-    if isinstance(node, Linear):
-        return x[0] @ node.weight.T
-    if isinstance(node, Scale):
-        return x[0] * node.scale
-    if isinstance(node, Pad):
-        return F.pad(x[0], node.pads)
-    if isinstance(node, Reshape):
-        return x[0].reshape(-1, *node.shape)
-    if isinstance(node, Add):
-        return x[0] + x[1] if len(x) == 2 else x[0]
-    raise UnsupportedOperationError(f"no weights are known through {node.name} ({type(node).__name__}).")
+def _back(node: Affine | MaxPool, v: Tensor, shape: Shape, merge: Merge) -> Tensor:
+    """At each input j of the node, the maximum or sum of |w_kj| v_k over the outputs k: (*node.shape) -> (*shape)."""
+    return node.strongest(v, shape) if merge is torch.maximum else node.magnitude().transpose(v[None], shape, {})[0]
 
 
-def _like(network: Network) -> Tensor:
-    """Some weight of the network, for its dtype and device."""
-    for node in network.nodes:
-        if isinstance(node, Conv | Linear):
-            return node.weight
-    return torch.empty(0)
+def _affine(node: Node) -> Affine | MaxPool:
+    if not isinstance(node, Affine | MaxPool):
+        raise UnsupportedOperationError(f"no weights are known through {node.name} ({type(node).__name__}).")
+    return node

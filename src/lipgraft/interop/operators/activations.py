@@ -1,32 +1,16 @@
-"""Element-wise activations."""
+"""Element-wise activations: all that `lipgraft.activations` knows."""
 
 from __future__ import annotations
 
-from torch import nn
-
+from lipgraft.activations import ONNX
 from lipgraft.interop.importer import Call, Value, imports
 
 
-@imports("Relu")
-def relu(call: Call) -> Value:
-    return _activation(call, nn.ReLU())
-
-
-@imports("LeakyRelu")
-def leaky_relu(call: Call) -> Value:
-    return _activation(call, nn.LeakyReLU(float(call.attribute("alpha", 0.01))))
-
-
-@imports("Sigmoid")
-def sigmoid(call: Call) -> Value:
-    return _activation(call, nn.Sigmoid())
-
-
-@imports("Tanh")
-def tanh(call: Call) -> Value:
-    return _activation(call, nn.Tanh())
-
-
-def _activation(call: Call, layer: nn.Module) -> Value:
+@imports(*ONNX)
+def activation(call: Call) -> Value:
     value = call.value()
-    return call.emit(layer, value, shape=value.shape)
+    try:
+        curve = ONNX[call.node.op_type].of_onnx(call)
+    except ValueError as error:
+        raise call.unsupported(str(error)) from None
+    return call.emit(curve.module(), value, shape=value.shape)

@@ -94,6 +94,30 @@ def conv(call: Call) -> Value:
     return call.reshaped(result, (1, result.laid[0], result.laid[2])) if flat else result
 
 
+@imports("ConvTranspose")
+def conv_transpose(call: Call) -> Value:
+    image, weight, bias = call.image(call.value()), call.constant(1), call.constant(2)
+    if weight is None or weight.ndim != 4 or image.laid[0] != len(weight):
+        raise call.unsupported(f"only transposed convolutions of images are known; its input is {image.shape}")
+    if call.attribute("auto_pad", "NOTSET") != "NOTSET" or call.attribute("output_shape") is not None:
+        raise call.unsupported("its padding is not given by numbers")
+    weight, groups = call.numbers(weight), int(call.attribute("group", 1))
+    top, left, bottom, right = (int(n) for n in call.attribute("pads", [0] * 4))
+    fill = pair(call, "output_padding", False, 0)
+    if (top, left) != (bottom, right):
+        raise call.unsupported("its padding differs from side to side")
+    kernel = (int(weight.shape[2]), int(weight.shape[3]))
+    stride, dilation = (pair(call, name, False, 1) for name in ("strides", "dilations"))
+    outputs = int(weight.shape[1]) * groups
+    layer = nn.ConvTranspose2d(
+        len(weight), outputs, kernel, stride, (top, left), fill, groups, bias is not None, dilation
+    )
+    layer.weight = nn.Parameter(weight.contiguous())
+    if bias is not None:
+        layer.bias = nn.Parameter(call.numbers(bias))
+    return call.emit(layer, image)
+
+
 Sides = tuple[int, int, int, int]
 """(top, left, bottom, right), as ONNX orders them."""
 

@@ -1,4 +1,4 @@
-"""Average pooling."""
+"""Average and max pooling."""
 
 from __future__ import annotations
 
@@ -42,3 +42,20 @@ def reduce_mean(call: Call) -> Value:
         raise call.unsupported(f"only the mean over rows and columns of an image is known; axes {axes}")
     pooled = call.emit(nn.AdaptiveAvgPool2d(1), call.image(value))
     return pooled if call.attribute("keepdims", 1) else call.reshaped(pooled, pooled.shape[:2])
+
+
+@imports("MaxPool")
+def max_pool(call: Call) -> Value:
+    image = call.image(call.value())
+    kernel, stride, dilation = (pair(call, name, False, 1) for name in ("kernel_shape", "strides", "dilations"))
+    reach = (dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1)
+    sides = padding(call, image.laid[1:], reach, stride, False)
+    if sides[:2] != sides[2:]:
+        raise call.unsupported("its padding differs from side to side")
+    if any(n + 2 * p < r for n, p, r in zip(image.laid[1:], sides[:2], reach, strict=True)):
+        raise call.unsupported(f"its window does not fit into an input of shape {image.shape}")
+    if any(p > k // 2 for p, k in zip(sides[:2], kernel, strict=True)):
+        raise call.unsupported("its padding is more than half of its window")
+    return call.emit(
+        nn.MaxPool2d(kernel, stride, sides[:2], dilation, ceil_mode=bool(call.attribute("ceil_mode", 0))), image
+    )

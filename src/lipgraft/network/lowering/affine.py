@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipgraft.network.graph import Conv, Linear, Pad
 from lipgraft.network.lowering.builder import Builder, Ref
 from lipgraft.network.lowering.registry import lowers_function, lowers_method, lowers_module
+from lipgraft.network.nodes import Conv, ConvTranspose, Linear, Pad
 
 Pair = tuple[int, int]
 
@@ -104,3 +104,45 @@ def pad(build: Builder, input: Ref, pad: Sequence[int], mode: str = "constant", 
         return replace(input, memory=object())
     left, right, top, bottom = (*sides, 0, 0, 0, 0)[:4]
     return build.add(Pad, input, pads=(left, right, top, bottom))
+
+
+@lowers_module(nn.ConvTranspose2d)
+def conv_transpose2d_module(build: Builder, module: nn.ConvTranspose2d, input: Ref) -> Ref:
+    return conv_transpose2d(
+        build,
+        input,
+        module.weight,
+        module.bias,
+        pair(module.stride),
+        pair(module.padding),  # type: ignore[arg-type]
+        pair(module.output_padding),
+        module.groups,
+        pair(module.dilation),
+    )
+
+
+@lowers_function(F.conv_transpose2d)
+def conv_transpose2d(
+    build: Builder,
+    input: Ref,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Ref:
+    if len(input.shape) != 3 or input.shape[0] != len(weight):
+        raise build.unsupported(f"it needs images of {len(weight)} channels, and gets shape {input.shape}")
+    return build.add(
+        ConvTranspose,
+        input,
+        weight=weight,
+        bias=bias,
+        stride=pair(stride),
+        padding=pair(padding),
+        fill=pair(output_padding),
+        dilation=pair(dilation),
+        groups=int(groups),
+    )

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from lipgraft.activations import Curve
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network.evaluate import evaluate_node
 from lipgraft.network.graph import Activation, Graft, Input, Node, Reshape, Scale, Shape
 from lipgraft.network.lowering.naming import unique
 from lipgraft.network.lowering.registry import supported_operations
@@ -67,7 +67,7 @@ class Builder:
         part: what an auxiliary node is, for its name; the node that is the call's result has none.
         """
         node = node_type(self._name(part), tuple(x.position for x in inputs), fields.pop("shape", ()), **fields)
-        example = evaluate_node(node, *(x.example for x in inputs))
+        example = node.forward(*(x.example for x in inputs))
         self.nodes.append(replace(node, shape=tuple(example.shape[1:])))
         return Ref(len(self.nodes) - 1, example)
 
@@ -81,16 +81,14 @@ class Builder:
             return x
         return replace(self.add(Reshape, x, part=part, shape=shape), memory=x.memory)
 
-    def activation(self, x: Ref, kind: str, negative_slope: float = 0.0, graft: Graft | None = None) -> Ref:
-        """An activation of one of the kinds of `lipgraft.network.evaluate.ACTIVATIONS`."""
-        if kind == "leaky-relu" and not negative_slope <= 1.0:
-            raise self.unsupported(f"its negative slope {negative_slope} is above 1")
+    def activation(self, x: Ref, curve: Curve, graft: Graft | None = None) -> Ref:
+        """An activation, with some neurons replaced by lines if a graft says so."""
         if graft is not None and not graft.mask.shape == graft.gamma.shape == graft.omega.shape == x.shape:
             raise self.unsupported(
                 f"its mask, gamma and omega have shapes {tuple(graft.mask.shape)}, {tuple(graft.gamma.shape)} and "
                 f"{tuple(graft.omega.shape)}, but its input has shape {x.shape}"
             )
-        return self.add(Activation, x, kind=kind, negative_slope=negative_slope, graft=graft)
+        return self.add(Activation, x, curve=curve, graft=graft)
 
     def tensor(self, x: Ref, value: float | Tensor) -> Tensor:
         """A constant on x's device and of x's dtype; a tensor that already is so is returned itself, still live."""

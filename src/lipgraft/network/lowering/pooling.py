@@ -1,4 +1,4 @@
-"""Average pooling: a grouped convolution with a constant weight."""
+"""Average pooling, a grouped convolution with a constant weight; and max pooling."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lipgraft.network.graph import Conv
 from lipgraft.network.lowering.affine import Pair, pair
 from lipgraft.network.lowering.builder import Builder, Ref
 from lipgraft.network.lowering.registry import lowers_function, lowers_method, lowers_module
+from lipgraft.network.nodes import Conv, MaxPool
 
 
 @lowers_module(nn.AvgPool2d)
@@ -103,3 +103,38 @@ def _pooled(x: Ref, kernel: Pair, step: Pair, around: Pair, ceil_mode: bool) -> 
 def _need_image(build: Builder, x: Ref) -> None:
     if len(x.shape) != 3:
         raise build.unsupported(f"it needs images (channels, rows, columns), and gets shape {x.shape}")
+
+
+@lowers_module(nn.MaxPool2d)
+def max_pool2d_module(build: Builder, module: nn.MaxPool2d, input: Ref) -> Ref:
+    return max_pool2d(
+        build,
+        input,
+        module.kernel_size,
+        module.stride,
+        module.padding,
+        module.dilation,
+        module.ceil_mode,
+        module.return_indices,
+    )
+
+
+@lowers_function(F.max_pool2d, torch.max_pool2d)
+def max_pool2d(
+    build: Builder,
+    input: Ref,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Ref:
+    _need_image(build, input)
+    if return_indices:
+        raise build.unsupported("it returns indices, which are no affine function of anything")
+    kernel, around, spread = pair(kernel_size), pair(padding), pair(dilation)
+    step = pair(stride) if stride else kernel
+    if any(n + 2 * p <= d * (k - 1) for n, p, d, k in zip(input.shape[1:], around, spread, kernel, strict=True)):
+        raise build.unsupported(f"its window does not fit into an input of shape {input.shape}")
+    return build.add(MaxPool, input, kernel=kernel, stride=step, padding=around, dilation=spread, ceil=ceil_mode)

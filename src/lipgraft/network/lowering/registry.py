@@ -4,7 +4,7 @@ A handler is a function that adds nodes to a `Builder` and returns the `Ref` of 
 
     @lowers_module(MyActivation, activation=True)
     def my_activation(build: Builder, module: MyActivation, x: Ref) -> Ref:
-        return build.activation(x, "relu", graft=Graft(module.mask, module.gamma, module.omega))
+        return build.activation(x, ReLU(), Graft(module.mask, module.gamma, module.omega))
 
     @lowers_function(torch.neg, operator.neg)
     @lowers_method("neg")

@@ -1,6 +1,6 @@
 """Interval arithmetic by centre and radius, with gradients of its own: what a loss on bounds costs in each step.
 
-The same intervals as `lipgraft.bounds.interval`, whose rules serve proofs and every kind of activation; here in a form
+The same intervals as `lipgraft.bounds.interval`, whose rules serve proofs; here in a form
 that convolutions take as it is, with fewer operations through ReLUs and lines than autograd would record.
 """
 
@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lipgraft.bounds.interval import activation_interval
-from lipgraft.network.graph import Activation, Add, Conv, Linear, Network, Node, Pad, Reshape, Scale
+from lipgraft.activations import ReLU
+from lipgraft.network.graph import Activation, Affine, Network, Node
 
 Ball = tuple[Tensor, Tensor]
 """Centre and radius, (B, *shape) each."""
@@ -35,29 +34,15 @@ def pre_activation_balls(network: Network, ball: Ball) -> Iterator[tuple[Activat
 
 def step(node: Node, inputs: list[Ball]) -> Ball:
     """The ball of one node from those of its inputs."""
-    c, r = inputs[0]
-    match node:
-        case Conv():
-            where = node.stride, node.padding, node.dilation, node.groups
-            return F.conv2d(c, node.weight, node.bias, *where), F.conv2d(r, node.weight.abs(), None, *where)
-        case Linear():
-            return F.linear(c, node.weight, node.bias), F.linear(r, node.weight.abs())
-        case Add():
-            return c + inputs[1][0], r + inputs[1][1]
-        case Scale():
-            return node.scale * c + node.shift, node.scale.abs() * r
-        case Pad():
-            return F.pad(c, node.pads), F.pad(r, node.pads)
-        case Reshape():
-            return c.reshape(-1, *node.shape), r.reshape(-1, *node.shape)
-        case Activation():
-            return _activation(node, c, r)
-    raise AssertionError(f"no rule for {type(node).__name__}")
+    if isinstance(node, Activation):
+        return _activation(node, *inputs[0])
+    assert isinstance(node, Affine)
+    return node.forward(*(c for c, _ in inputs)), node.magnitude().linear(*(r for _, r in inputs))
 
 
 def _activation(node: Activation, c: Tensor, r: Tensor) -> Ball:
-    if node.kind != "relu":
-        lb, ub = activation_interval(node, (c - r, c + r))
+    if not isinstance(node.curve, ReLU):
+        lb, ub = node.interval((c - r, c + r))
         return (ub + lb) / 2, (ub - lb) / 2
     ball: Ball = _Relu.apply(c, r)  # type: ignore[no-untyped-call]
     if node.graft is None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipgraft.attack.ascent import input_gradient
 from lipgraft.train.registry import Batch, Task, regulariser
-from lipgraft.train.tangent import supports, value_and_tangent
+from lipgraft.train.tangent import value_and_tangent
 
 FLOOR = 1e-4
 """Gradients shorter than this share of the batch's longest are rounding, and so is their direction.
@@ -38,7 +38,7 @@ def grad_align(task: Task, batch: Batch) -> Tensor:
 
 def use_tangent(task: Task) -> bool:
     """Whether the formulation without double backward applies."""
-    return task.settings.fused and task.network is not None and supports(task.network)
+    return task.settings.fused and task.network is not None
 
 
 def uniform_noise(task: Task, x: Tensor) -> Tensor:

@@ -10,19 +10,38 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.bounds.windows import channels_last
-from lipgraft.network.graph import Conv, Shape
+from lipgraft.network.window import channels_last
 
 # A matrix product does more multiplications than the convolution it replaces, but runs this much faster.
 MATRIX_ADVANTAGE = 8.0
 STRIPS_ADVANTAGE = 3.0
 
 Cache = dict[object, Tensor]
+Shape = tuple[int, ...]
+Pair = tuple[int, int]
+
+
+class Conv(Protocol):
+    """A convolution, as `lipgraft.network.Conv` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def weight(self) -> Tensor: ...
+    @property
+    def stride(self) -> Pair: ...
+    @property
+    def padding(self) -> Pair: ...
+    @property
+    def dilation(self) -> Pair: ...
+    @property
+    def groups(self) -> int: ...
 
 
 def back_window(conv: Conv, data: Tensor, cache: Cache) -> Tensor:

@@ -1,0 +1,69 @@
+"""Sigmoid and tanh: convex left of zero, concave right of it, symmetric about the origin's value.
+
+Above the curve on [lb, ub] lies the tangent at every t in [d, ub], where d is the point whose tangent passes through
+(lb, f(lb)), or lb itself when lb >= 0. When d > ub no tangent helps and the chord is above. Below, mirrored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lipgraft.activations.lines import Lines
+from lipgraft.activations.smooth import Smooth
+
+BISECTIONS = 40
+NARROW = 1e-3  # below this width a chord's slope is mostly rounding
+
+
+@dataclass(frozen=True)
+class SShaped(Smooth):
+    @property
+    def inflections(self) -> tuple[float, ...]:
+        return (0.0,)
+
+    def start(self, lb: Tensor, ub: Tensor) -> Tensor:
+        """Tangents touch in the middle of a one-sided interval, and pass through the ends of a two-sided one."""
+        return torch.stack([1.0 - (ub <= 0).to(lb.dtype) * 0.5, (lb >= 0).to(lb.dtype) * 0.5])
+
+    def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
+        width = ub - lb
+        chord = (self(ub) - self(lb)) / torch.where(width > 0, width, 1.0)
+        first, last = self._tangent_point(lb), -self._tangent_point(-ub)
+        low, high = alpha[0], alpha[1]
+
+        def line(t: Tensor, tangent: Tensor) -> tuple[Tensor, Tensor]:
+            slope = torch.where(tangent, self.derivative(t), chord)
+            point = torch.where(tangent, t, lb)
+            return slope, self(point) - slope * point
+
+        upper_slope, upper_intercept = line(first + high * (ub - first), first < ub)
+        lower_slope, lower_intercept = line(last - (1 - low) * (last - lb), last > lb)
+
+        middle = (lb + ub) / 2
+        narrow, slope = width < NARROW, self.derivative(middle)
+        error = self.curvature * width.square() / 8
+        intercept = self(middle) - slope * middle
+        # The difference of two large ends may overflow; there is no chord then, and these intercepts prove nothing.
+        known = torch.isfinite(width)
+        return Lines(
+            torch.where(narrow, slope, lower_slope),
+            torch.where(known, torch.where(narrow, intercept - error, lower_intercept), -torch.inf),
+            torch.where(narrow, slope, upper_slope),
+            torch.where(known, torch.where(narrow, intercept + error, upper_intercept), torch.inf),
+        )
+
+    def _tangent_point(self, lb: Tensor) -> Tensor:
+        """The smallest t >= max(lb, 0) whose tangent is above the curve at lb, never smaller than exact.
+
+        It is lb where lb >= 0. For lb < 0 it lies in [0, -lb]; bisection keeps the upper end, which is sound: later
+        tangents are higher at lb.
+        """
+        below, above = torch.zeros_like(lb), lb.abs()
+        for _ in range(BISECTIONS):
+            t = (below + above) / 2
+            high = self(t) + self.derivative(t) * (lb - t) >= self(lb)
+            below, above = torch.where(high, below, t), torch.where(high, t, above)
+        return torch.where(lb >= 0, lb, above)

@@ -1,0 +1,28 @@
+"""The nodes of a graph. Each owns its algebra: what it computes, its intervals, the way back, its ONNX operators."""
+
+from lipgraft.network.nodes.activation import Activation, Graft
+from lipgraft.network.nodes.conv import Conv
+from lipgraft.network.nodes.conv_transpose import ConvTranspose
+from lipgraft.network.nodes.elementwise import Add, Pad, Reshape, Scale
+from lipgraft.network.nodes.linear import Linear
+from lipgraft.network.nodes.max_pool import MaxPool
+from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape, like_of
+
+__all__ = [
+    "Activation",
+    "Add",
+    "Affine",
+    "Cache",
+    "Conv",
+    "ConvTranspose",
+    "Graft",
+    "Input",
+    "Linear",
+    "MaxPool",
+    "Node",
+    "Pad",
+    "Reshape",
+    "Scale",
+    "Shape",
+    "like_of",
+]

@@ -1,0 +1,77 @@
+"""Activations that a file writes as formulas are read as what they are, however the factors stand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from interop_cases import Graph
+from lipgraft.errors import UnsupportedOperationError
+from lipgraft.interop import load_onnx
+from lipgraft.network import trace
+
+
+def number(g: Graph, value: float) -> str:
+    return g.number(np.float32(value))
+
+
+def gelu_as_pytorch_writes_it(g: Graph, z: str) -> None:
+    erf = g.add("Erf", g.add("Div", z, number(g, 1.4142135381698608)))
+    g.add("Mul", g.add("Mul", z, g.add("Add", erf, g.node(np.float32(1.0)))), number(g, 0.5))
+
+
+def gelu_halved_first(g: Graph, z: str) -> None:
+    one = g.add("Add", number(g, 1.0), g.add("Erf", g.add("Mul", number(g, math.sqrt(0.5)), z)))
+    g.add("Mul", one, g.add("Div", z, number(g, 2.0)))
+
+
+def gelu_by_tanh(g: Graph, z: str) -> None:
+    cube = g.add("Mul", number(g, 0.044715), g.add("Pow", z, number(g, 3.0)))
+    inner = g.add("Tanh", g.add("Mul", g.add("Add", z, cube), number(g, 0.7978845608)))
+    g.add("Mul", number(g, 0.5), g.add("Mul", z, g.add("Add", number(g, 1.0), inner)))
+
+
+def silu(g: Graph, z: str) -> None:
+    g.add("Mul", g.add("Sigmoid", z), z)
+
+
+def silu_and_its_sigmoid(g: Graph, z: str) -> None:
+    sigmoid = g.add("Sigmoid", z)
+    g.add("Add", sigmoid, g.add("Mul", z, sigmoid))
+
+
+FORMULAS: dict[str, tuple[Callable[[Graph, str], None], Callable[[Tensor], Tensor], list[str]]] = {
+    "gelu as pytorch writes it": (gelu_as_pytorch_writes_it, F.gelu, ["gelu"]),
+    "gelu halved first": (gelu_halved_first, F.gelu, ["gelu"]),
+    "gelu by tanh": (gelu_by_tanh, lambda z: F.gelu(z, approximate="tanh"), ["gelu"]),
+    "silu": (silu, F.silu, ["silu"]),
+    "silu and its sigmoid": (silu_and_its_sigmoid, lambda z: z.sigmoid() + F.silu(z), ["sigmoid", "silu"]),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_formula_is_read_as_the_activation_that_it_is(name: str, tmp_path: Path) -> None:
+    write, function, kinds = FORMULAS[name]
+    g = Graph([1, 5])
+    write(g, g.add("MatMul", g.last, g.number(2 * np.eye(5, dtype=np.float32))))
+    model = load_onnx(g.save(tmp_path / "net.onnx", [1, 5]))
+    assert sorted(node.kind for _, node in trace(model, (5,)).activations()) == kinds
+    x = torch.linspace(-4, 4, 50).reshape(10, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), function(2 * x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [0.4, 0.6])
+def test_a_formula_with_another_number_is_refused(factor: float, tmp_path: Path) -> None:
+    g = Graph([1, 5])
+    z = g.last
+    g.add("Mul", z, g.add("Sigmoid", g.add("Mul", z, number(g, factor))))
+    with pytest.raises(UnsupportedOperationError, match="multiplies two results"):
+        load_onnx(g.save(tmp_path / "net.onnx", [1, 5]))
