@@ -65,7 +65,7 @@ def least(net: Network, lower: Tensor, upper: Tensor, rows: np.ndarray) -> np.nd
                 if (i, j) in number:
                     h, switch = inputs + number[i, j], inputs + len(kinks) + number[i, j]
                     out.matrix[j, h] = 1.0
-                    a, e = node.negative_slope, np.eye(total)
+                    a, e = node.curve.slopes[0], np.eye(total)
                     # h >= z, h >= a z, h <= z - (1 - a) low (1 - s), h <= a z + (1 - a) high s
                     constraints += [z.matrix[j] - e[h], a * z.matrix[j] - e[h]]
                     limits += [-z.offset[j], -a * z.offset[j]]
@@ -101,7 +101,7 @@ def line(node: Activation, j: int, low: float) -> tuple[float, float]:
     """Slope and intercept of a neuron that is grafted, or that stays on the side of zero where `low` is."""
     if node.graft is not None and bool(node.graft.mask[j]):
         return float(node.graft.gamma[j]), float(node.graft.omega[j])
-    return (1.0, 0.0) if low >= 0 else (node.negative_slope, 0.0)
+    return (1.0, 0.0) if low >= 0 else (node.curve.slopes[0], 0.0)
 
 
 def _affine(net: Network, i: int, values: list[Encoding]) -> Encoding:
