@@ -47,7 +47,7 @@ def affordable(network: Network, device: torch.device, passes: int, most: int) -
     products = sum(
         math.prod(node.shape) * node.weight[0].numel() for node in network.nodes if isinstance(node, Conv | Linear)
     )
-    return int(max(1, min(most, PRODUCTS[device.type] / max(products * passes, 1))))
+    return int(max(1, min(most, PRODUCTS.get(device.type, PRODUCTS["cpu"]) / max(products * passes, 1))))
 
 
 def pool_limits(device: torch.device, pool_gigabytes: float | None, spill_gigabytes: float | None) -> tuple[int, int]:

@@ -80,8 +80,7 @@ class Pool:
 
     def fits(self, count: int) -> bool:
         """Whether there is room for this many more, on the device or in the host's memory."""
-        host = max(0, self.spill_limit - self._spilled_bytes()) // self.slots.row_bytes()
-        return len(self) + count <= self.capacity() + host
+        return len(self) + count <= self.capacity() + self._host_room()
 
     def push(self, more: Subproblems) -> None:
         """Add subproblems of the pool's widths. What the device has no room for, the least urgent, goes to the host."""
@@ -89,7 +88,8 @@ class Pool:
         while not self._room_for(len(packed)):
             if len(self):
                 missing = len(self) + len(packed) - self.capacity()
-                self._spill(self._by_urgency()[-max(missing, self.capacity() // SPILLED) :])
+                many = min(self.capacity() // SPILLED, self._host_room())
+                self._spill(self._by_urgency()[-max(missing, many, 1) :])
             else:
                 order = torch.argsort(packed.bound, stable=True)
                 self._store(packed.at(order[self.capacity() :]))
@@ -143,6 +143,10 @@ class Pool:
         images, counts = torch.unique_consecutive(moved.image[order], return_counts=True)
         for image, rows in zip(images.tolist(), torch.split(order, counts.tolist()), strict=True):
             self.spilled.setdefault(image, []).append(moved.at(rows))
+
+    def _host_room(self) -> int:
+        """How many more subproblems fit into the host's memory."""
+        return max(0, self.spill_limit - self._spilled_bytes()) // self.slots.row_bytes()
 
     def _spilled_bytes(self) -> int:
         return sum(len(block) * block.row_bytes() for blocks in self.spilled.values() for block in blocks)
