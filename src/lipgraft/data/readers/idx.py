@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def read_idx(path: Path) -> Bytes:
         raise DataError(f"{path} cannot be read ({error}); fetch the file again.") from None
 
 
-def _read_idx(path: Path, file: IO[bytes]) -> Bytes:
+def _read_idx(path: Path, file: BufferedIOBase) -> Bytes:
     start = file.read(4)
     if len(start) < 4 or start[:3] != bytes((0, 0, UNSIGNED_BYTE)):
         raise DataError(f"{path} is not an idx file of bytes; fetch the file again.")
