@@ -104,6 +104,20 @@ def test_the_same_seed_gives_the_same_table(finished: tuple[Path, RunResults], t
     assert table(run(tiny(), tmp_path / "again")) == table(finished[1])
 
 
+def test_verdicts_for_other_labels_of_the_same_data_set_are_not_taken_over(
+    finished: tuple[Path, RunResults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = copied(finished[0], tmp_path / "copy"), dict[str, bool]()
+    run(tiny(), path, announce=lambda what, done: seen.update({what: done}))
+    assert all(seen.values())
+    data = load("digits")
+    monkeypatch.setattr("lipgraft.data.load", lambda *_, **__: replace(data, y_test=(data.y_test + 1) % 10))
+    again = run(tiny(), path, announce=lambda what, done: seen.update({what: done}))
+    assert not seen["Baseline: certifying 12 images"]
+    assert not seen["Baseline: accuracy, clean and attacked"]
+    assert again.models[0].va == 0
+
+
 def test_another_seed_gives_another_network(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
     run(tiny(seed=1, models=[{"name": "baseline"}], pretrain={"epochs": 0}), tmp_path / "other")
     one, other = (models.load(p / "checkpoints/pretrained.safetensors") for p in (finished[0], tmp_path / "other"))

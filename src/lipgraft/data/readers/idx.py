@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -26,12 +26,12 @@ def read_idx(path: Path) -> Bytes:
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return _read_idx(path, cast(BinaryIO, file))
+            return _read_idx(path, file)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch the file again.") from None
 
 
-def _read_idx(path: Path, file: BinaryIO) -> Bytes:
+def _read_idx(path: Path, file: BufferedIOBase) -> Bytes:
     start = file.read(4)
     if len(start) < 4 or start[:3] != bytes((0, 0, UNSIGNED_BYTE)):
         raise DataError(f"{path} is not an idx file of bytes; fetch the file again.")
