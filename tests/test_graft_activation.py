@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import bounds_cases
+from lipgraft.activations import curve_of
 from lipgraft.errors import SettingsError
 from lipgraft.graft import GraftedActivation
 from lipgraft.network import trace
@@ -76,7 +77,7 @@ def test_the_tracer_sees_the_kind_and_the_live_line(kind):
     graft = GraftedActivation(BASES[kind], torch.tensor([True, False, True]), slope=0.7)
     network = trace(nn.Sequential(nn.Linear(2, 3), graft, nn.Linear(3, 2)), (2,))
     ((_, node),) = network.activations()
-    assert (node.name, node.kind) == ("1", kind)
+    assert (node.name, node.curve) == ("1", curve_of(BASES[kind]))
     assert node.graft is not None
     assert node.graft.gamma is graft.gamma
     assert node.graft.mask.equal(graft.mask)

@@ -17,12 +17,15 @@ from lipgraft.activations.gelu import GELU
 from lipgraft.activations.hardtanh import Hardtanh, ReLU6
 from lipgraft.activations.silu import SiLU
 from lipgraft.activations.softplus import Softplus
-from lipgraft.bounds import METHODS, AlphaSettings, bound
+from lipgraft.bounds import METHODS, AlphaSettings, bound, interval_bounds
 from lipgraft.box import Box
 from lipgraft.errors import UnsupportedOperationError
+from lipgraft.graft.scores.weights import weight_factor
 from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx
 from lipgraft.lipschitz import LipschitzSettings, lipschitz
 from lipgraft.network import Affine, evaluate, trace
+from lipgraft.train.regularisers.balls import pre_activation_balls
+from lipgraft.train.tangent import value_and_tangent
 from lipgraft.verify import VerifySettings, verify
 
 IMAGE = (2, 6, 7)
@@ -193,6 +196,35 @@ def test_a_transposed_convolution_sends_rows_back_by_its_transpose_and_knows_its
         torch.testing.assert_close(node.strongest(worth, shape).flatten(), strongest)
         magnitude = node.magnitude().linear(torch.eye(size, dtype=torch.float64).view(-1, *shape)).flatten(1).T
         torch.testing.assert_close(magnitude, matrix.abs())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_sees_the_same_intervals_and_the_same_derivatives(name: str, generator: torch.Generator) -> None:
+    model = model_of(name).double()
+    network = trace(model, IMAGE)
+    box = Box.linf(torch.rand(2, *IMAGE, generator=generator, dtype=torch.float64), 0.05)
+    intervals = interval_bounds(network, box)
+    for node, (centre, radius) in pre_activation_balls(network, (box.centre, (box.upper - box.lower) / 2)):
+        lower, upper = intervals[node.inputs[0]]
+        torch.testing.assert_close((centre - radius, centre + radius), (lower, upper))
+    direction = torch.randn(2, *IMAGE, generator=generator, dtype=torch.float64)
+    value, tangent = value_and_tangent(network, box.centre, direction)
+    point = box.centre.requires_grad_()
+    outputs = model(point)
+    torch.testing.assert_close(value, outputs)
+    for k, column in enumerate(tangent.T):
+        (slope,) = torch.autograd.grad(outputs[:, k].sum(), point, retain_graph=True)
+        torch.testing.assert_close(column, (slope * direction).flatten(1).sum(1))
+
+
+def test_a_neuron_before_max_pooling_weighs_as_much_as_its_window() -> None:
+    weight = torch.randn(3, 2 * 2 * 2, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3))
+    model[3].weight.data = weight
+    network = trace(model, (2, 4, 4), expand=False)
+    of_windows = weight.abs().amax(0).reshape(2, 2, 2)
+    factor = weight_factor(network, "0")
+    torch.testing.assert_close(factor, of_windows.repeat_interleave(2, 1).repeat_interleave(2, 2))
 
 
 @pytest.mark.parametrize("name", POOLS)

@@ -14,6 +14,8 @@ from lipgraft.train.regularisers.balls import pre_activation_balls
 def pre_activations(task: Task, batch: Batch) -> list[tuple[Activation, Tensor, Tensor]]:
     """Each activation with centre and radius (B, *shape) of its input, over the eps-box around x within [0, 1].
 
+    The ReLUs that stand for max pooling are no neurons of the model, and are left out.
+
     Never in bf16: the radius, a small difference of larger numbers, is what these losses look at.
     """
     if task.network is None:
@@ -26,4 +28,4 @@ def pre_activations(task: Task, batch: Batch) -> list[tuple[Activation, Tensor, 
     lower, upper = (batch.x - eps).clamp(min=0.0), (batch.x + eps).clamp(max=1.0)
     with products_in("tf32" if precision == "bf16" else precision, device):
         balls = pre_activation_balls(task.network, ((upper + lower) / 2, (upper - lower) / 2))
-        return [(node, *ball) for node, ball in balls]
+        return [(node, *ball) for node, ball in balls if not node.auxiliary]
