@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipgraft import graft, models
+from lipgraft import grafting, models
 from lipgraft.bounds import Bounds
 from lipgraft.box import Box
-from lipgraft.graft import GraftedActivation
+from lipgraft.grafting import GraftedActivation
 from lipgraft.network import Network, evaluate, trace
 
 BASES: dict[str, Callable[[], nn.Module]] = {
@@ -58,7 +58,7 @@ def with_activation(model: nn.Module, name: str, input_shape: tuple[int, ...], g
         return model
     shapes = {node.name: node.shape for _, node in trace(model, input_shape).activations()}
     masks = {key: torch.rand(shape, generator=generator) < 0.5 for key, shape in shapes.items()}
-    return graft.apply(model, masks, input_shape=input_shape)
+    return grafting.apply(model, masks, input_shape=input_shape)
 
 
 def classifier(name: str, activation: str, *, dataset: str = "digits", seed: int = 0) -> Network:

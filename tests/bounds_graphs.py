@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bounds_cases import BASES, REFERENCE, randomise
-from lipgraft.graft import GraftedActivation
+from lipgraft.grafting import GraftedActivation
 from lipgraft.network import Network, trace
 
 Shape = tuple[int, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lipgraft import graft, models
+from lipgraft import grafting, models
 from lipgraft.network import trace
 
 
@@ -14,7 +14,7 @@ def half_grafted(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
     generator = torch.Generator().manual_seed(1)
     nodes = [node for _, node in trace(model, shape).activations()]
     masks = {node.name: torch.rand(node.shape, generator=generator) < 0.5 for node in nodes}
-    grafted = graft.apply(model, masks, slope=0.4, intercept=0.1, input_shape=shape)
+    grafted = grafting.apply(model, masks, slope=0.4, intercept=0.1, input_shape=shape)
     for name, tensor in grafted.named_parameters():
         if name.endswith((".gamma", ".omega")):
             tensor.data += 0.1 * torch.randn(tensor.shape, generator=generator)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lipgraft.graft import apply
+from lipgraft.grafting import apply
 from lipgraft.models.layers import Normalise
 from lipgraft.network import trace
 

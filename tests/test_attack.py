@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attack import ATTACKS, attack, fgsm_steps, pgd_steps, search
+from lipgraft.attacks import ATTACKS, attack, fgsm_steps, pgd_steps, search
 from lipgraft.errors import NumericalError, SettingsError
 
 METHODS = sorted(ATTACKS)

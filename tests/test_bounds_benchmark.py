@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bounds_cases import classifier, random_box
-from lipgraft import graft, models
+from lipgraft import grafting, models
 from lipgraft.bounds import benchmark, bound
 from lipgraft.bounds.benchmark import bench_bounds
 from lipgraft.bounds.measuring import environment, peak_memory
@@ -80,7 +80,7 @@ def test_a_grafted_checkpoint_is_measured_as_it_is(checkpoint: Path) -> None:
     model = models.load(checkpoint)
     shapes = {node.name: node.shape for _, node in trace(model, (1, 8, 8)).activations()}
     models.save(
-        graft.apply(model, {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}), checkpoint
+        grafting.apply(model, {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}), checkpoint
     )
     rows = bench_bounds(["digits-cnn"], ["crown"], 1, repeats=1, weights={"digits-cnn": checkpoint}, compare=False)
     assert [row["grafted"] for row in rows] == [True, True]

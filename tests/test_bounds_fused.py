@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from lipgraft.bounds import bound, fused
 from lipgraft.box import Box
-from lipgraft.graft import apply
+from lipgraft.grafting import apply
 
 g = torch.Generator().manual_seed(0)
 rows, tables = torch.randn(5, 70, generator=g), torch.randn(4, 3, 70, generator=g)

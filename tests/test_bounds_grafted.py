@@ -12,7 +12,7 @@ from bounds_cases import BASES, SMALL, assert_same, random_box, randomise, small
 from lipgraft import models
 from lipgraft.bounds import METHODS, AlphaSettings, bound
 from lipgraft.box import Box
-from lipgraft.graft import GraftedActivation
+from lipgraft.grafting import GraftedActivation
 from lipgraft.network import Network, evaluate, trace
 
 FEW = AlphaSettings(iterations=3)

@@ -10,7 +10,7 @@ from bounds_cases import BASES, SMALL, points_in, random_box, small_cnn
 from lipgraft.bounds import AlphaSettings, bound
 from lipgraft.bounds.alpha import alpha_crown, lines_for
 from lipgraft.bounds.crown import Prepared, prepare, specification_bounds
-from lipgraft.graft import GraftedActivation
+from lipgraft.grafting import GraftedActivation
 from lipgraft.network import evaluate, trace
 
 

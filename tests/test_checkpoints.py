@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lipgraft.errors import CheckpointError
-from lipgraft.graft import apply
+from lipgraft.grafting import apply
 from lipgraft.models import build, fingerprint, fold_batchnorm, load, read_metadata, save
 from lipgraft.models.tensor_file import to_bytes
 

@@ -9,7 +9,7 @@ from torch import nn
 import bounds_cases
 from lipgraft.activations import curve_of
 from lipgraft.errors import SettingsError
-from lipgraft.graft import GraftedActivation
+from lipgraft.grafting import GraftedActivation
 from lipgraft.network import trace
 
 BASES = {name: make() for name, make in bounds_cases.BASES.items()}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lipgraft import models
 from lipgraft.errors import SettingsError, UnsupportedOperationError
-from lipgraft.graft import GraftedActivation, apply, masks_of
+from lipgraft.grafting import GraftedActivation, apply, masks_of
 from lipgraft.network import evaluate, trace
 
 SHAPE = (1, 6, 6)

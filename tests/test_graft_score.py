@@ -13,9 +13,9 @@ from lipgraft import data
 from lipgraft.bounds import bound
 from lipgraft.box import Box
 from lipgraft.errors import DataError, NumericalError, SettingsError, UnsupportedOperationError
-from lipgraft.graft import LayerScores, apply, calibration_set, calibration_size, score
-from lipgraft.graft.benchmark import bench_scores
-from lipgraft.graft.scores.weights import weight_factor
+from lipgraft.grafting import LayerScores, apply, calibration_set, calibration_size, score
+from lipgraft.grafting.benchmark import bench_scores
+from lipgraft.grafting.scores.weights import weight_factor
 from lipgraft.network import trace
 
 SHAPE, EPS = (1, 6, 6), 0.05

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError
-from lipgraft.graft import CRITERIA, LayerScores, Scores, select
-from lipgraft.graft.criteria.ranking import dense_rank, min_max, top
+from lipgraft.grafting import CRITERIA, LayerScores, Scores, select
+from lipgraft.grafting.criteria.ranking import dense_rank, min_max, top
 from lipgraft.network import trace
 
 BACKWARD = ("weighted-interval", "lowest-weighted-interval", "average-sensitivity", "gain-aware")

@@ -12,7 +12,7 @@ import typer
 from lipgraft import models
 from lipgraft.cli.graft import graft as graft_command
 from lipgraft.errors import SettingsError
-from lipgraft.graft import LayerScores, Scores, masks_of, overlap, summarise
+from lipgraft.grafting import LayerScores, Scores, masks_of, overlap, summarise
 
 DIGITS = ["--data", "digits", "--eps", "0.1", "--count", "20", "--device", "cpu"]
 
@@ -109,6 +109,6 @@ def test_the_command_speaks_json_compares_and_takes_settings(checkpoint, tmp_pat
     ],
 )
 def test_the_command_refuses_mistakes_before_it_scores(checkpoint, words, message, monkeypatch):
-    monkeypatch.setattr("lipgraft.graft.score", lambda *_, **__: pytest.fail("scored in spite of the mistake"))
+    monkeypatch.setattr("lipgraft.grafting.score", lambda *_, **__: pytest.fail("scored in spite of the mistake"))
     with pytest.raises(SettingsError, match=message):
         command(checkpoint, *DIGITS, *words)

@@ -13,12 +13,12 @@ import yaml
 from torch import Tensor, nn
 
 from interop_grafted import grafted, half_grafted
-from lipgraft import Box, bound, data, graft, models
+from lipgraft import Box, bound, data, grafting, models
 from lipgraft.cli import execute
 from lipgraft.cli.export import EPILOG, export, parse_indices
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.interop import OnnxRuntime, export_bundle, export_onnx, load_onnx, read_vnnlib, verify_instances
-from lipgraft.verify import verify
+from lipgraft.verification import verify
 
 
 @pytest.mark.parametrize("dataset", ["digits", "cifar10"])
@@ -77,7 +77,7 @@ def test_the_relu_of_a_grafted_neuron_sees_the_constant_minus_one(tmp_path: Path
     export_onnx(model, tmp_path / "net.onnx")
     box = Box.linf(torch.rand(1, 1, 8, 8), 0.3)
     layers = bound(load_onnx(tmp_path / "net.onnx"), box, "crown", neurons="all").layers
-    for name, mask in graft.masks_of(model).items():
+    for name, mask in grafting.masks_of(model).items():
         lower, upper = layers[name]
         assert bool((lower[0][mask] == -1).all())
         assert bool((upper[0][mask] == -1).all())

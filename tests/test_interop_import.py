@@ -15,7 +15,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from interop_cases import CASES, Graph
-from lipgraft import Box, bound, graft, models
+from lipgraft import Box, bound, grafting, models
 from lipgraft.errors import CheckpointError, LipgraftError, UnsupportedOperationError
 from lipgraft.interop import OnnxNetwork, OnnxRuntime, fingerprint_onnx, load_onnx
 from lipgraft.interop.load import check_import, import_checked
@@ -65,7 +65,7 @@ def test_models_load_reads_onnx_files_and_they_can_be_grafted(tmp_path: Path) ->
     shapes = {node.name: node.shape for _, node in trace(network, network.input_shape).activations()}
     assert list(shapes) == ["relu3", "relu5"]
     masks = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
-    grafted = graft.apply(network, masks, slope=0.5, input_shape=network.input_shape)
+    grafted = grafting.apply(network, masks, slope=0.5, input_shape=network.input_shape)
     x = torch.rand(2, *network.input_shape)
     middle = (grafted(x[:1]) + grafted(x[1:])) / 2
     torch.testing.assert_close(grafted(x.mean(0, keepdim=True)), middle)  # all neurons are lines: the network is affine

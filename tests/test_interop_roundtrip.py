@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from interop_grafted import grafted
-from lipgraft import Box, bound, data, graft
+from lipgraft import Box, bound, data, grafting
 from lipgraft.interop import export_onnx, load_onnx
-from lipgraft.verify import VerifySettings, verify
+from lipgraft.verification import VerifySettings, verify
 
 # Bounds and a short attack alone, no branching: so the clock decides nothing.
 SETTINGS = VerifySettings(timeout=1e-6, attack_steps=3, attack_restarts=1, refine_iterations=2, alpha_iterations=5)
@@ -44,7 +44,7 @@ def test_a_grafted_network_comes_back_with_the_same_outputs_bounds_and_verdicts(
     before, after = (bound(network, box, "crown") for network in (model, again))
     torch.testing.assert_close(after.lower, before.lower, atol=1e-4, rtol=0)
     torch.testing.assert_close(after.upper, before.upper, atol=1e-4, rtol=0)
-    for layer, mask in graft.masks_of(model).items():  # a grafted neuron's ReLU sees a constant in the file
+    for layer, mask in grafting.masks_of(model).items():  # a grafted neuron's ReLU sees a constant in the file
         for side in (0, 1):
             got = after.layers[layer.replace(".", "_")][side][:, ~mask]
             expected = before.layers[layer][side][:, ~mask]

@@ -32,7 +32,7 @@ from lipgraft.interop.module import Shift
 from lipgraft.interop.property_network import PropertyNetwork
 from lipgraft.interop.verify import Subject, verify_specification
 from lipgraft.rounding import inner_box, outer_ball
-from lipgraft.verify import VerifySettings
+from lipgraft.verification import VerifySettings
 
 FEW, MANY = 2, 24  # inputs: one halves boxes, the other goes through the verifier of images
 

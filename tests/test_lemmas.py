@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from lipgraft.bounds import interval_bounds
 from lipgraft.box import Box
-from lipgraft.graft import apply
-from lipgraft.graft.scores.gain import gain
+from lipgraft.grafting import apply
+from lipgraft.grafting.scores.gain import gain
 from lipgraft.network import Activation, Graft, Network, evaluate, trace
 
 Lines = dict[str, tuple[Tensor, Tensor, Tensor]]  # activation name: mask, gamma, omega

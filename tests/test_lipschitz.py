@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
-from lipgraft.graft import apply
-from lipgraft.lipschitz import NOTIONS, UNITS, LipschitzSettings, lipschitz
+from lipgraft.grafting import apply
 from lipgraft.models.layers import Normalise
 from lipgraft.network import trace
+from lipgraft.sensitivity import NOTIONS, UNITS, LipschitzSettings, lipschitz
 from lipschitz_networks import ACTIVATIONS, SHAPES, dense, images, network, point_norms
 
 UPPER = ("jacobian", "interval-jacobian")

@@ -12,7 +12,7 @@ import typer
 from lipgraft import data, models
 from lipgraft.cli import execute
 from lipgraft.cli import lipschitz as verb
-from lipgraft.lipschitz import NOTIONS, lipschitz
+from lipgraft.sensitivity import NOTIONS, lipschitz
 
 
 @pytest.fixture

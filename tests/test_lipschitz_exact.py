@@ -11,8 +11,8 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from lipgraft.box import Box
-from lipgraft.graft import GraftedActivation
-from lipgraft.lipschitz import LipschitzSettings, lipschitz
+from lipgraft.grafting import GraftedActivation
+from lipgraft.sensitivity import LipschitzSettings, lipschitz
 from lipschitz_networks import images, network, point_norms
 
 TO_THE_END = LipschitzSettings(branches=100_000)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bounds_cases import BASES, assert_sound, randomise, reach
-from lipgraft import graft
+from lipgraft import grafting
 from lipgraft.activations import Curve, LeakyReLU, ReLU, Sigmoid, Tanh
 from lipgraft.activations.gelu import GELU
 from lipgraft.activations.hardtanh import Hardtanh, ReLU6
@@ -20,13 +20,13 @@ from lipgraft.activations.softplus import Softplus
 from lipgraft.bounds import METHODS, AlphaSettings, bound, interval_bounds
 from lipgraft.box import Box
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.graft.scores.weights import weight_factor
+from lipgraft.grafting.scores.weights import weight_factor
 from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx
-from lipgraft.lipschitz import LipschitzSettings, lipschitz
 from lipgraft.network import Affine, evaluate, trace
-from lipgraft.train.regularisers.balls import pre_activation_balls
-from lipgraft.train.tangent import value_and_tangent
-from lipgraft.verify import VerifySettings, verify
+from lipgraft.sensitivity import LipschitzSettings, lipschitz
+from lipgraft.training.regularisers.balls import pre_activation_balls
+from lipgraft.training.tangent import value_and_tangent
+from lipgraft.verification import VerifySettings, verify
 
 IMAGE = (2, 6, 7)
 
@@ -164,7 +164,7 @@ def test_a_network_survives_onnx(name: str, grafted: bool, tmp_path: Path, gener
     if grafted:
         nodes = [node for _, node in trace(model, IMAGE, expand=False).activations()]
         masks = {node.name: torch.rand(node.shape, generator=generator) < 0.5 for node in nodes}
-        model = graft.apply(model, masks, input_shape=IMAGE)
+        model = grafting.apply(model, masks, input_shape=IMAGE)
     export_onnx(model, path, IMAGE)
     again = load_onnx(path)
     x = torch.rand(10, *IMAGE, generator=generator)
@@ -231,11 +231,11 @@ def test_a_neuron_before_max_pooling_weighs_as_much_as_its_window() -> None:
 def test_max_pooling_is_not_grafted_and_its_weights_count_as_one(name: str, generator: torch.Generator) -> None:
     model = model_of(f"max pool {name}")
     x = torch.rand(5, *IMAGE, generator=generator)
-    scores = graft.score(model, x, 0.05)
+    scores = grafting.score(model, x, 0.05)
     assert list(scores.layers) == ["act1", "act2"]
     assert all(bool((layer.s_wi > 0).any()) for layer in scores.layers.values())
-    masks = graft.select(model, scores, "weighted-interval", 0.5)
-    grafted = graft.apply(model, masks, input_shape=IMAGE)
+    masks = grafting.select(model, scores, "weighted-interval", 0.5)
+    grafted = grafting.apply(model, masks, input_shape=IMAGE)
     network = trace(grafted, IMAGE).to(dtype=torch.float64)
     box = Box.linf(x[:2].double(), 0.05)
     assert_sound(network, reach(network, box, generator), bound(network, box))
@@ -274,7 +274,7 @@ def test_an_activation_that_is_called_is_known_and_can_be_grafted(name: str, gen
     ((_, node),) = trace(model, (4,)).activations()
     assert node.curve == CALLS[name][1]
     mask = torch.tensor([True, False, True, False, False, True])
-    grafted = graft.apply(model, {node.name: mask}, slope=0.3, intercept=0.1, input_shape=(4,))
+    grafted = grafting.apply(model, {node.name: mask}, slope=0.3, intercept=0.1, input_shape=(4,))
     x = torch.randn(20, 4, generator=generator, dtype=torch.float64)
     with torch.no_grad():
         z = model.first(x)

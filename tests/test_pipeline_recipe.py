@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from lipgraft.errors import LipgraftError, SettingsError
-from lipgraft.pipeline import explain, load_experiment, load_recipe, recipe_names, resolve
+from lipgraft.runs import explain, load_experiment, load_recipe, recipe_names, resolve
 from lipgraft.settings import to_mapping
-from lipgraft.train import preset
+from lipgraft.training import preset
 
 DOCS = Path(__file__).parent.parent / "docs"
 

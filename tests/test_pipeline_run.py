@@ -18,9 +18,9 @@ from lipgraft import models
 from lipgraft.cli import main
 from lipgraft.data import images, load
 from lipgraft.errors import CheckpointError, SettingsError
-from lipgraft.pipeline import Recipe, certifying, collect, load_recipe, report, resolve, run
-from lipgraft.pipeline.directory import RunDirectory
 from lipgraft.report import RunResults, summary
+from lipgraft.runs import Recipe, certifying, collect, load_recipe, report, resolve, run
+from lipgraft.runs.directory import RunDirectory
 
 Announce = Callable[[str, bool], None]
 
@@ -226,14 +226,16 @@ def test_verdicts_survive_an_interruption_before_the_stage_ends(
         with pytest.raises(KeyboardInterrupt):
             run(tiny(), path)
     assert (path / "unfinished/baseline.certify").is_dir()
-    # `lipgraft.verify` is the function, so the module goes by its full name.
-    monkeypatch.setattr(import_module("lipgraft.verify.runs"), "verify_stream", _only("baseline is done", allowed=2))
+    # `lipgraft.verification` is the function, so the module goes by its full name.
+    monkeypatch.setattr(
+        import_module("lipgraft.verification.runs"), "verify_stream", _only("baseline is done", allowed=2)
+    )
     assert table(run(tiny(), path)) == table(finished[1])
 
 
 def _only(reason: str, allowed: int) -> Any:
     """The verifier, which may be called so many times: for the models whose images are not in a store yet."""
-    from lipgraft.verify.api import verify_stream
+    from lipgraft.verification.api import verify_stream
 
     calls = iter(range(allowed))
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import typer
 
-from lipgraft import pipeline
+from lipgraft import runs
 from lipgraft.cli import app, main
 
 README = Path(__file__).parent.parent / "README.md"
@@ -53,7 +53,7 @@ def test_the_run_ends_with_one_table_and_the_path_of_the_page(
     out, err = capsys.readouterr()
     for head in ("Model", "SA %", "RA %", "VA %", "UNR %", "Lipschitz", "Time s"):
         assert head in out
-    for model in pipeline.load_recipe(finished.parent / "small.yaml").models:
+    for model in runs.load_recipe(finished.parent / "small.yaml").models:
         assert model.title in out
     page = Path(out.strip().splitlines()[-1].removeprefix("Report: "))
     assert page.read_text().startswith("<!doctype html>")
@@ -112,7 +112,7 @@ def test_ctrl_c_is_answered_with_one_line_that_says_how_to_go_on(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "run", interrupted)
+    monkeypatch.setattr(runs, "run", interrupted)
     assert command("run", "quickstart", "--out", str(tmp_path), "--device", "cpu") == 130
     err = capsys.readouterr().err
     assert err.count("\n") == 1

@@ -14,8 +14,8 @@ import yaml
 
 from lipgraft.cli import main
 from lipgraft.errors import LipgraftError, SettingsError
-from lipgraft.pipeline import SCALES, ModelRecipe, Recipe, chosen, experiment_names, load_experiment, work
 from lipgraft.report import PUBLISHED, published
+from lipgraft.runs import SCALES, ModelRecipe, Recipe, chosen, experiment_names, load_experiment, work
 from lipgraft.settings import to_mapping
 
 ROOT = Path(__file__).parent.parent

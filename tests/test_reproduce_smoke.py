@@ -19,9 +19,9 @@ from xml.etree import ElementTree
 import pytest
 
 from lipgraft.cli import main
-from lipgraft.pipeline import experiment_names, load_experiment, reproduce, work
-from lipgraft.pipeline.reproduce import SHARED
 from lipgraft.report.charts import FIGURES
+from lipgraft.runs import experiment_names, load_experiment, reproduce, work
+from lipgraft.runs.reproduce import SHARED
 
 pytestmark = pytest.mark.xdist_group("smoke")  # one process makes the fixture, and runs all tests on it
 

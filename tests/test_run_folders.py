@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from lipgraft import models
-from lipgraft import train as training
+from lipgraft import models, training
 from lipgraft.cli import app, main
 from lipgraft.cli.report import show
 from lipgraft.data import load
@@ -40,23 +39,23 @@ def forbidden(*_: Any, **__: Any) -> NoReturn:
 DIGITS = ("--data", "digits", "--eps", "0.01")
 # Each command, where its work begins, and an --out of the wrong kind.
 WRITERS: dict[str, tuple[Callable[[str], list[str]], str, bool]] = {
-    "graft": (lambda c: ["graft", c, *DIGITS, "--out"], "lipgraft.graft.score", False),
+    "graft": (lambda c: ["graft", c, *DIGITS, "--out"], "lipgraft.grafting.score", False),
     "verify": (lambda c: ["verify", c, *DIGITS, "--out"], "lipgraft.cli.verify.verify_run", True),
     "export": (lambda c: ["export", c, *DIGITS, "--out"], "lipgraft.cli.export.export_bundle", True),
-    "run": (lambda c: ["run", "quickstart", "--out"], "lipgraft.pipeline.whole._work", True),
+    "run": (lambda c: ["run", "quickstart", "--out"], "lipgraft.runs.whole._work", True),
     "reproduce": (
         lambda c: ["reproduce", "table1", "--scale", "smoke", "--out"],
-        "lipgraft.pipeline.whole._work",
+        "lipgraft.runs.whole._work",
         True,
     ),
     "train": (
         lambda c: ["train", "pretrain-short", "--data", "digits", "--model", "digits-cnn", "--out"],
-        "lipgraft.train.train",
+        "lipgraft.training.train",
         True,
     ),
     "bench verify": (
         lambda c: ["bench", "verify", c, *DIGITS, "--json"],
-        "lipgraft.verify.benchmark.bench_verify",
+        "lipgraft.verification.benchmark.bench_verify",
         False,
     ),
 }

@@ -15,7 +15,7 @@ from lipgraft.cli import execute
 from lipgraft.cli import train as train_command
 from lipgraft.cli.train import read_recipe
 from lipgraft.errors import SettingsError
-from lipgraft.train import preset
+from lipgraft.training import preset
 
 app = typer.Typer()
 app.command("train", epilog=train_command.EPILOG)(train_command.train)

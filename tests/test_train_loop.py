@@ -20,9 +20,9 @@ from torch import nn
 from lipgraft import data, models
 from lipgraft.data import Dataset
 from lipgraft.errors import CheckpointError, NumericalError, SettingsError
-from lipgraft.graft import apply
-from lipgraft.train import SCHEDULES, TrainSettings, accuracy, train
-from lipgraft.train.parameters import weights_of
+from lipgraft.grafting import apply
+from lipgraft.training import SCHEDULES, TrainSettings, accuracy, train
+from lipgraft.training.parameters import weights_of
 
 QUICK = TrainSettings(epochs=3, batch=16, eps=0.03, lr=0.05, schedule="hurry", attack_steps=2)
 
@@ -216,7 +216,7 @@ torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[1])
 from test_train_loop import RESUMED, grafted, some
 from lipgraft import data
-from lipgraft.train import train
+from lipgraft.training import train
 train(grafted(), some(data.load("digits"), 300), RESUMED, run_dir=Path(sys.argv[2]), device="cpu", seed=3)
 """
 RESUMED = replace(QUICK, epochs=12, batch=50, objective="fgsm-mep", grad_align=0.0, l1=1e-5, slope=1e-5, prune="fixed")

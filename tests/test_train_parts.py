@@ -14,16 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipgraft import models
 from lipgraft.errors import SettingsError
-from lipgraft.graft import apply
+from lipgraft.grafting import apply
 from lipgraft.settings import build, to_mapping
-from lipgraft.train import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
-from lipgraft.train.benchmark import bench_train, plain_step, random_data
-from lipgraft.train.checkpoint import Progress, StateWriter, read_state
-from lipgraft.train.optimiser import Sgd, clipped
-from lipgraft.train.parameters import weights_of
-from lipgraft.train.prepare import permutation, prepare, seed_for
-from lipgraft.train.pruning import apply_masks, keep_masks
-from lipgraft.train.schedule import factors
+from lipgraft.training import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
+from lipgraft.training.benchmark import bench_train, plain_step, random_data
+from lipgraft.training.checkpoint import Progress, StateWriter, read_state
+from lipgraft.training.optimiser import Sgd, clipped
+from lipgraft.training.parameters import weights_of
+from lipgraft.training.prepare import permutation, prepare, seed_for
+from lipgraft.training.pruning import apply_masks, keep_masks
+from lipgraft.training.schedule import factors
 
 CPU = torch.device("cpu")
 

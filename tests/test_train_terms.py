@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from lipgraft.bounds.interval import interval_bounds
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
-from lipgraft.graft import apply
+from lipgraft.grafting import apply
 from lipgraft.network import trace
-from lipgraft.train import OBJECTIVES, REGULARISERS, TrainSettings
-from lipgraft.train.fused import applies, fat_grad_align
-from lipgraft.train.prepare import traced
-from lipgraft.train.registry import Batch, Task
-from lipgraft.train.regularisers.grad_align import has_direction, misalignment
-from lipgraft.train.regularisers.slope import penalty
+from lipgraft.training import OBJECTIVES, REGULARISERS, TrainSettings
+from lipgraft.training.fused import applies, fat_grad_align
+from lipgraft.training.prepare import traced
+from lipgraft.training.registry import Batch, Task
+from lipgraft.training.regularisers.grad_align import has_direction, misalignment
+from lipgraft.training.regularisers.slope import penalty
 
 EPS, SHAPE, COUNT, CLASSES = 0.1, (2, 4, 4), 6, 3
 SETTINGS = TrainSettings(eps=EPS, attack_steps=3, trades_beta=2.0, slope=1.0, rs=1.0)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import lipgraft as lg
 from lipgraft.errors import LipgraftError, SettingsError
-from lipgraft.lipschitz import LipschitzSettings
-from lipgraft.verify import VerifySettings
+from lipgraft.sensitivity import LipschitzSettings
+from lipgraft.verification import VerifySettings
 
 SHAPE = (1, 3, 3)
 FEW = LipschitzSettings(samples=2, steps=1)
@@ -26,7 +26,7 @@ VERBS: dict[str, Verb] = {
     "verify": lambda model, x, y, eps, **more: lg.verify(model, x, y, eps, settings=QUICK, **more),
     "lipschitz": lambda model, x, y, eps, **more: lg.lipschitz(model, x, eps, **more),
     "sampled": lambda model, x, y, eps, **more: lg.lipschitz(model, x, eps, "sampled", settings=FEW, **more),
-    "score": lambda model, x, y, eps, **more: lg.graft.score(model, x, eps, y=y, **more).layers["2"].width_max,
+    "score": lambda model, x, y, eps, **more: lg.grafting.score(model, x, eps, y=y, **more).layers["2"].width_max,
 }
 every_verb = pytest.mark.parametrize("verb", VERBS)
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import lipgraft as lg
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.lipschitz import LipschitzSettings
 from lipgraft.network import trace
-from lipgraft.verify import VerifySettings, verify_stream
+from lipgraft.sensitivity import LipschitzSettings
+from lipgraft.verification import VerifySettings, verify_stream
 
 SHAPE = (1, 4, 4)
 EPS = 0.2
@@ -24,8 +24,8 @@ Verb = Callable[[nn.Module, Tensor, Tensor], Any]
 
 
 def apply_masks(model: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
-    masks = lg.graft.select(model, lg.graft.score(model, x, EPS), ratio=0.5)
-    return lg.graft.apply(model, masks, input_shape=SHAPE)
+    masks = lg.grafting.select(model, lg.grafting.score(model, x, EPS), ratio=0.5)
+    return lg.grafting.apply(model, masks, input_shape=SHAPE)
 
 
 VERBS: dict[str, Verb] = {
@@ -39,7 +39,7 @@ VERBS: dict[str, Verb] = {
     "lipschitz jacobian": lambda model, x, y: lg.lipschitz(model, x, EPS),
     "lipschitz output-width": lambda model, x, y: lg.lipschitz(model, x, EPS, "output-width"),
     "lipschitz sampled": lambda model, x, y: lg.lipschitz(model, x, EPS, "sampled", settings=FEW),
-    "score": lambda model, x, y: lg.graft.score(model, x, EPS, y=y),
+    "score": lambda model, x, y: lg.grafting.score(model, x, EPS, y=y),
     "graft": apply_masks,
     "trace": lambda model, x, y: trace(model, SHAPE),
 }

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError
-from lipgraft.graft.activation import GraftedActivation
-from lipgraft.verify import Verdict, VerifySettings, measure, verify, verify_stream
-from lipgraft.verify.bounding import Bounding
-from lipgraft.verify.job import Job
-from lipgraft.verify.optimise import Optimised, Steps, optimise
+from lipgraft.grafting.activation import GraftedActivation
+from lipgraft.verification import Verdict, VerifySettings, measure, verify, verify_stream
+from lipgraft.verification.bounding import Bounding
+from lipgraft.verification.job import Job
+from lipgraft.verification.optimise import Optimised, Steps, optimise
 
 FAST = VerifySettings(attack_steps=10, attack_restarts=1, alpha_iterations=5, refine_iterations=3, bab_iterations=3)
 BARE = replace(FAST, attack_restarts=0, search_every=0)
@@ -232,7 +232,7 @@ def test_time_that_is_over_ends_the_bounds_of_a_group_too(
     monkeypatch.setattr(Job, "limit", limit)
     monkeypatch.setattr(Job, "late", lambda job: asked > after)
     for part in ("refine", "incomplete"):
-        monkeypatch.setattr(import_module(f"lipgraft.verify.{part}"), "optimise", counted)
+        monkeypatch.setattr(import_module(f"lipgraft.verification.{part}"), "optimise", counted)
     found = verify(model, x, y, eps, settings=settings)
     assert not any(lengths)  # nothing is begun when the time is over
     for early, full in zip(found, whole, strict=True):
@@ -381,7 +381,7 @@ def test_a_proof_that_double_precision_refutes_is_not_reported(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Single precision is made to "prove" everything; double precision says what it finds."""
-    cascade = import_module("lipgraft.verify.cascade")
+    cascade = import_module("lipgraft.verification.cascade")
     honest = cascade._proofs
 
     def careless(job: Job, watch: object) -> Iterator[tuple[int, Verdict]]:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from exact_milp import double, exact_margin, grafted, line
 from lipgraft.box import Box
-from lipgraft.graft.activation import GraftedActivation
+from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.network import Activation, Network, evaluate
-from lipgraft.verify import Verdict, VerifySettings, verify
+from lipgraft.verification import Verdict, VerifySettings, verify
 
 # Little optimisation, no attack and no search, so that most of the work is left to branching and to the leaves.
 BARE = VerifySettings(attack_restarts=0, refine="none", alpha_iterations=1, bab_iterations=2, search_every=0)

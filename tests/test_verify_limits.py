@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipgraft.verify import Verdict, VerifySettings, verify, verify_stream
-from lipgraft.verify.job import Job
-from lipgraft.verify.pool import Pool
-from lipgraft.verify.subproblems import Subproblems
+from lipgraft.verification import Verdict, VerifySettings, verify, verify_stream
+from lipgraft.verification.job import Job
+from lipgraft.verification.pool import Pool
+from lipgraft.verification.subproblems import Subproblems
 from test_verify import classified, convolutional, radii
 
 WEAK = VerifySettings(
@@ -92,7 +92,7 @@ def test_optimised_lines_look_at_the_clock(activation: type[nn.Module], generato
 def test_the_programs_of_leaves_look_at_the_clock_and_are_charged(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leaves = import_module("lipgraft.verify.leaves")
+    leaves = import_module("lipgraft.verification.leaves")
     solve, allowed = leaves.linprog, []
 
     def slowly(*arguments: Any, **options: Any) -> Any:
@@ -115,7 +115,7 @@ def test_the_programs_of_leaves_look_at_the_clock_and_are_charged(
 def test_what_crown_proves_comes_before_lines_are_optimised(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    incomplete = import_module("lipgraft.verify.incomplete")
+    incomplete = import_module("lipgraft.verification.incomplete")
     optimise, begun = incomplete.optimise, []
 
     def noted(*arguments: Any, **options: Any) -> Any:
@@ -136,7 +136,7 @@ def test_what_crown_proves_comes_before_lines_are_optimised(
 def test_the_run_counts_from_its_call_tracing_included(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = import_module("lipgraft.verify.job")
+    job = import_module("lipgraft.verification.job")
     trace = job.trace
 
     def slowly(*arguments: Any) -> Any:
@@ -222,7 +222,7 @@ def test_spilled_subproblems_are_open_until_they_come_back() -> None:
 
 
 def test_the_default_pool_is_a_share_of_what_is_free() -> None:
-    memory = import_module("lipgraft.verify.memory")
+    memory = import_module("lipgraft.verification.memory")
     cpu = torch.device("cpu")
     free = memory.free_bytes(cpu)
     pool, spill = memory.pool_limits(cpu, None, None)

@@ -13,22 +13,22 @@ from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import at_input
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
-from lipgraft.graft.activation import GraftedActivation
+from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models.layers import Normalise
 from lipgraft.network import Activation, evaluate, trace
-from lipgraft.verify import BRANCHING, VerifySettings
-from lipgraft.verify.bab import worst_rows
-from lipgraft.verify.bounding import Bounding, corner
-from lipgraft.verify.branching import branching_named
-from lipgraft.verify.layout import Layout
-from lipgraft.verify.leaves import solve_leaf
-from lipgraft.verify.memory import in_halves
-from lipgraft.verify.optimise import Steps, optimise
-from lipgraft.verify.pool import Pool
-from lipgraft.verify.refine import refine
-from lipgraft.verify.roots import Roots
-from lipgraft.verify.round import Round
-from lipgraft.verify.subproblems import Subproblems
+from lipgraft.verification import BRANCHING, VerifySettings
+from lipgraft.verification.bab import worst_rows
+from lipgraft.verification.bounding import Bounding, corner
+from lipgraft.verification.branching import branching_named
+from lipgraft.verification.layout import Layout
+from lipgraft.verification.leaves import solve_leaf
+from lipgraft.verification.memory import in_halves
+from lipgraft.verification.optimise import Steps, optimise
+from lipgraft.verification.pool import Pool
+from lipgraft.verification.refine import refine
+from lipgraft.verification.roots import Roots
+from lipgraft.verification.round import Round
+from lipgraft.verification.subproblems import Subproblems
 
 CLASSES = 3
 

@@ -19,13 +19,13 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from lipgraft import graft, models
+from lipgraft import grafting, models
 from lipgraft.cli import main
 from lipgraft.data import Dataset
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.interop.module import INPUT, OnnxNetwork, Step
 from lipgraft.network import trace
-from lipgraft.verify import (
+from lipgraft.verification import (
     RESULTS,
     Identity,
     ResultStore,
@@ -38,8 +38,8 @@ from lipgraft.verify import (
     read_results,
     verify_run,
 )
-from lipgraft.verify.fingerprint import network_fingerprint
-from lipgraft.verify.progress import Progress
+from lipgraft.verification.fingerprint import network_fingerprint
+from lipgraft.verification.progress import Progress
 
 SETTINGS = VerifySettings(images=4, attack_steps=5, attack_restarts=1, alpha_iterations=3, bab_iterations=2)
 IDENTITY = Identity("abc", "digits", 0.1, {"timeout": 1.0})
@@ -187,7 +187,7 @@ def test_a_fingerprint_changes_with_every_parameter_of_every_node() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(18, 3))
     masks = {"1": torch.arange(18).reshape(2, 3, 3) % 3 == 0}
-    graph = trace(graft.apply(plain, masks, input_shape=(1, 3, 3)), (1, 3, 3))
+    graph = trace(grafting.apply(plain, masks, input_shape=(1, 3, 3)), (1, 3, 3))
     seen = {network_fingerprint(graph), network_fingerprint(replace(graph, output=graph.output - 1))}
     tried = 2
     for place, node in enumerate(graph.nodes):

@@ -14,7 +14,7 @@ import lipgraft as lg
 from lipgraft.cli import main
 from lipgraft.errors import CheckpointError
 from lipgraft.settings import check_eps
-from lipgraft.verify import VerifySettings
+from lipgraft.verification import VerifySettings
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(card.stem for card in (ROOT / "zoo").glob("*.yaml"))

@@ -1,20 +1,47 @@
 """Turn an adversarially trained PyTorch network into one whose robustness can be proved, and prove it.
 
 import lipgraft as lg
+
+Verbs are functions, here at the top, with their settings and results; the packages behind them are nouns.
 """
 
 import os
 
 # Before PyTorch loads OpenMP: its threads spin while they wait for each other, and where another program has one of the
-# cores, they take turns at spinning. Waiting asleep costs microseconds and is no slower on a machine of one's own.
+# cores, they take turns at spinning. Threads that wait asleep cost microseconds.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from lipgraft import data, graft, models
-from lipgraft.attack import attack
+from lipgraft import attacks, bounds, data, grafting, models, sensitivity, training, verification
+from lipgraft.attacks import attack
 from lipgraft.bounds import bound
 from lipgraft.box import Box
-from lipgraft.lipschitz import lipschitz
-from lipgraft.verify import verify
+from lipgraft.errors import LipgraftError
+from lipgraft.models import load, save
+from lipgraft.sensitivity import lipschitz
+from lipgraft.training import TrainSettings, train
+from lipgraft.verification import Verdict, VerifySettings, verify
 from lipgraft.version import __version__
 
-__all__ = ["Box", "__version__", "attack", "bound", "data", "graft", "lipschitz", "models", "verify"]
+__all__ = [
+    "Box",
+    "LipgraftError",
+    "TrainSettings",
+    "Verdict",
+    "VerifySettings",
+    "__version__",
+    "attack",
+    "attacks",
+    "bound",
+    "bounds",
+    "data",
+    "grafting",
+    "lipschitz",
+    "load",
+    "models",
+    "save",
+    "sensitivity",
+    "train",
+    "training",
+    "verification",
+    "verify",
+]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from exact_milp import double, least, least_margin
 from lipgraft.box import Box
-from lipgraft.graft import GraftedActivation
+from lipgraft.grafting import GraftedActivation
 from lipgraft.network import Network
 
 CLEAR = 1e-4  # of the largest numbers in a network; a margin closer to zero than that may be rounded to either side

@@ -6,7 +6,7 @@ import pytest
 from families import Closed, case, names, outputs
 from torch import Tensor
 
-from lipgraft.lipschitz import LipschitzSettings, lipschitz
+from lipgraft.sensitivity import LipschitzSettings, lipschitz
 
 SLACK = 1e-4  # of the constant: float32's rounding of sums that cancel
 CLOSED = names(closed=True)

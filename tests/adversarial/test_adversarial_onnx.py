@@ -11,7 +11,7 @@ from families import Case, case, names, outputs
 
 from interop_cases import vnnlib
 from lipgraft.interop import VnnResult, export_onnx, verify_vnnlib
-from lipgraft.verify import VerifySettings
+from lipgraft.verification import VerifySettings
 
 EACH = 8  # questions to each network
 ROWS = 2  # outputs whose extremes are asked for

@@ -10,7 +10,7 @@ import torch
 from families import FAMILIES, Case, case, names
 from torch import nn
 
-from lipgraft.verify import Verdict, VerifySettings, verify
+from lipgraft.verification import Verdict, VerifySettings, verify
 
 SETTINGS = {
     # As it comes.

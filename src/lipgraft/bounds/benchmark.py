@@ -103,19 +103,19 @@ def _cases(
     seed: int,
 ) -> Iterator[Case]:
     """The network as it is, and grafted if it is not."""
-    from lipgraft import graft  # here, because grafting builds on this room
+    from lipgraft import grafting  # here, because grafting builds on this room
 
     model: nn.Module = models.build(name, DATASET, seed=seed) if weights is None else models.load(weights)
     model = models.fold_batchnorm(model)
     spec = getattr(model, "spec", None)
     x, y = _images(source, spec.input_shape if spec is not None else datasets.entry(DATASET).input_shape, batch, seed)
     shape = tuple(x.shape[1:])
-    variants = [(bool(graft.masks_of(model)), model)]
+    variants = [(bool(grafting.masks_of(model)), model)]
     if not variants[0][0]:
         generator = torch.Generator().manual_seed(seed)
         sizes = {node.name: node.shape for _, node in trace(model, shape).activations()}
         masks = {key: torch.rand(size, generator=generator) < 0.5 for key, size in sizes.items()}
-        variants.append((True, graft.apply(model, masks, input_shape=shape)))
+        variants.append((True, grafting.apply(model, masks, input_shape=shape)))
     x = x.to(device)
     for grafted, variant in variants:
         network = trace(variant.to(device), shape).to()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lipgraft import data as datasets
-from lipgraft.attack.methods import ATTACKS
+from lipgraft.attacks.methods import ATTACKS
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -24,7 +24,7 @@ from lipgraft.cli.common import (
     resolve_device,
 )
 from lipgraft.cli.loading import load_model
-from lipgraft.train.evaluate import robust_accuracy
+from lipgraft.training.evaluate import robust_accuracy
 
 EPILOG = example("lipgraft attack model.safetensors --data cifar10 --eps 2/255 --steps 100 --restarts 100")
 

@@ -116,7 +116,7 @@ def train_command(
     json: FileOption = None,
 ) -> None:
     """Milliseconds of a training step, against the same step written plainly."""
-    from lipgraft.train.benchmark import bench_train
+    from lipgraft.training.benchmark import bench_train
 
     place = resolve_device(device)
     row = bench_train(network, batch, place, precision=precision, steps=steps, repeats=repeats, seed=seed)
@@ -145,8 +145,8 @@ def verify_command(
     """How fast images are decided, and how many in the time given."""
     from lipgraft import data as datasets
     from lipgraft.cli.loading import load_model
-    from lipgraft.verify.benchmark import bench_verify
-    from lipgraft.verify.settings import VerifySettings
+    from lipgraft.verification.benchmark import bench_verify
+    from lipgraft.verification.settings import VerifySettings
 
     place, source = resolve_device(device), datasets.load(data, data_root)
     x, y = datasets.images(source.x_test[:count]).to(place), source.y_test[:count].to(place)

@@ -10,8 +10,7 @@ import torch
 import typer
 
 from lipgraft import data as datasets
-from lipgraft import graft as grafting
-from lipgraft import models
+from lipgraft import grafting, models
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,

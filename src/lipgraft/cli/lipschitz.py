@@ -27,8 +27,8 @@ from lipgraft.cli.common import (
 )
 from lipgraft.cli.loading import load_model
 from lipgraft.errors import DataError, SettingsError, unknown_name
-from lipgraft.lipschitz import NOTIONS, UNITS
-from lipgraft.lipschitz import lipschitz as constants
+from lipgraft.sensitivity import NOTIONS, UNITS
+from lipgraft.sensitivity import lipschitz as constants
 
 EPILOG = example(
     "lipgraft lipschitz model.safetensors --data cifar10 --eps 2/255 --count 200",

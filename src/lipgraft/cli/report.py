@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lipgraft import pipeline
+from lipgraft import runs
 from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, printable, say
 from lipgraft.report import RunResults, headline, heads, rows, summary, texts, undecided
 
@@ -25,7 +25,7 @@ def report(
     json: JsonOption = False,
 ) -> None:
     """Print the table of a finished run, and build its report.html again."""
-    show(pipeline.report(run), run, json)
+    show(runs.report(run), run, json)
 
 
 def show(results: RunResults, run: Path, json: bool) -> None:

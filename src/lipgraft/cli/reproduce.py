@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lipgraft import pipeline
+from lipgraft import runs
 from lipgraft.cli.common import (
     DataRootOption,
     DeviceOption,
@@ -55,7 +55,7 @@ def reproduce(
     ] = None,
     scale: Annotated[
         str, typer.Option(help="full: as in the paper; smoke: the same code on digits, for a test.")
-    ] = pipeline.SCALES[0],
+    ] = runs.SCALES[0],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for all tables; default runs/reproduce or runs/smoke.")
     ] = None,
@@ -85,19 +85,19 @@ def reproduce(
         _list(scale, changes, json)
         return
     if not table:
-        raise SettingsError(f"which table? Known: {', '.join(pipeline.experiment_names())}, or {ALL}.")
-    names = [name for one in table for name in (pipeline.experiment_names() if one == ALL else [one])]
+        raise SettingsError(f"which table? Known: {', '.join(runs.experiment_names())}, or {ALL}.")
+    names = [name for one in table for name in (runs.experiment_names() if one == ALL else [one])]
     # All are read before the first one runs: a mistake in the last one is found at once.
-    experiments = [pipeline.load_experiment(name, scale, changes) for name in names]
+    experiments = [runs.load_experiment(name, scale, changes) for name in names]
     if only:
-        experiments = pipeline.chosen(experiments, [name for part in only for name in part.split(",")])
+        experiments = runs.chosen(experiments, [name for part in only for name in part.split(",")])
     folder = out or Path("runs") / ("smoke" if scale == "smoke" else "reproduce")
     console = Console(stderr=True, highlight=False)
 
     found = []
     for experiment in experiments:
         console.print(printable(experiment.title), style="bold", markup=False, soft_wrap=True)
-        results = pipeline.reproduce(
+        results = runs.reproduce(
             experiment,
             folder,
             device=resolve_device(device),
@@ -113,10 +113,10 @@ def reproduce(
         print_json(found)
 
 
-def _command(experiment: pipeline.Experiment) -> str:
+def _command(experiment: runs.Experiment) -> str:
     """The line that makes this table again, wherever the data and the results are."""
     parts = ["lipgraft", "reproduce", experiment.name]
-    parts += ["--scale", experiment.scale] if experiment.scale != pipeline.SCALES[0] else []
+    parts += ["--scale", experiment.scale] if experiment.scale != runs.SCALES[0] else []
     for name in experiment.only:
         parts += ["--only", name]
     for key, value in experiment.changes.items():
@@ -144,18 +144,18 @@ def _show(results: ExperimentResults, folder: Path) -> None:
 
 def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:
     """Every experiment and its work; the last line is the work of all together, what they share counted once."""
-    experiments = [pipeline.load_experiment(name, scale, changes) for name in pipeline.experiment_names()]
-    each = [(one, pipeline.work([one])) for one in experiments]
+    experiments = [runs.load_experiment(name, scale, changes) for name in runs.experiment_names()]
+    each = [(one, runs.work([one])) for one in experiments]
     if json:
         print_json([{"name": one.name, "title": one.title, "about": one.about, **vars(work)} for one, work in each])
         return
     lines = [(one.name, one.title, work) for one, work in each]
-    lines.append((ALL, "All of them; what they share is made once", pipeline.work(experiments)))
+    lines.append((ALL, "All of them; what they share is made once", runs.work(experiments)))
     width = max(len(name) for name, _, _ in lines)
     for name, title, work in lines:
         say(f"{name:<{width}}  {title}. {_words(work)}")
 
 
-def _words(work: pipeline.Work) -> str:
+def _words(work: runs.Work) -> str:
     trainings = f"{work.pretrainings} pre-trainings and {work.finetunings} fine-tunings, {work.epochs:,} epochs"
     return f"{trainings}; {work.images:,} images to certify."

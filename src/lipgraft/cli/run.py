@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lipgraft import pipeline
+from lipgraft import runs
 from lipgraft.cli.common import (
     DataRootOption,
     DeviceOption,
@@ -34,7 +34,7 @@ EPILOG = example(
 def run(
     recipe: Annotated[
         str | None,
-        typer.Argument(help=f"A recipe by name ({', '.join(pipeline.recipe_names())}), a YAML file, or a config.yaml."),
+        typer.Argument(help=f"A recipe by name ({', '.join(runs.recipe_names())}), a YAML file, or a config.yaml."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Run directory; default runs/ and the recipe's name.")
@@ -55,15 +55,15 @@ def run(
     Every stage that is finished is kept: after Ctrl-C or a crash, the same command goes on where it stopped.
     """
     if explain:
-        typer.echo(pipeline.explain())
+        typer.echo(runs.explain())
         return
     if recipe is None:
-        raise SettingsError(f"which recipe? Known: {', '.join(pipeline.recipe_names())}, or a YAML file of your own.")
+        raise SettingsError(f"which recipe? Known: {', '.join(runs.recipe_names())}, or a YAML file of your own.")
     given = {"seed": seed, "threads": threads}
     changes = {**parse_set(set_), **{key: value for key, value in given.items() if value is not None}}
-    chosen = pipeline.load_recipe(recipe, changes)
+    chosen = runs.load_recipe(recipe, changes)
     directory = out or Path("runs") / chosen.name
-    results = pipeline.run(
+    results = runs.run(
         chosen,
         directory,
         device=resolve_device(device),

@@ -14,8 +14,7 @@ import yaml
 from torch import nn
 
 from lipgraft import data as datasets
-from lipgraft import models
-from lipgraft import train as training
+from lipgraft import models, training
 from lipgraft.cli.common import (
     DataRootOption,
     DeviceOption,

@@ -31,11 +31,11 @@ from lipgraft.cli.verify_vnnlib import verify_property, verify_table
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text, check_file, check_folder
 from lipgraft.settings import build, to_mapping
-from lipgraft.verify.database import Row
-from lipgraft.verify.measures import Measures, measure
-from lipgraft.verify.progress import Progress
-from lipgraft.verify.runs import verify_run
-from lipgraft.verify.settings import VerifySettings
+from lipgraft.verification.database import Row
+from lipgraft.verification.measures import Measures, measure
+from lipgraft.verification.progress import Progress
+from lipgraft.verification.runs import verify_run
+from lipgraft.verification.settings import VerifySettings
 from lipgraft.version import __version__
 
 EPILOG = example(

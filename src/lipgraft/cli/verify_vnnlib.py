@@ -14,7 +14,7 @@ from lipgraft.cli.common import print_json
 from lipgraft.cli.startup import command_began
 from lipgraft.errors import NumericalError
 from lipgraft.interop import InstanceResult, InstancesSummary, VnnResult, verify_instances, verify_vnnlib
-from lipgraft.verify import VerifySettings
+from lipgraft.verification import VerifySettings
 
 
 def verify_property(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attack import ascend, pgd_steps
+from lipgraft.attacks import ascend, pgd_steps
 from lipgraft.interop.replay import Counterexample, replay
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Conjunction, Region

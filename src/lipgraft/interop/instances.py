@@ -24,7 +24,7 @@ from lipgraft.interop.result import VnnResult, write_result
 from lipgraft.interop.results_table import WORDS, InstanceResult, append_result, read_results
 from lipgraft.interop.verify import Subject, verify_specification
 from lipgraft.interop.vnnlib import read_vnnlib
-from lipgraft.verify import VerifySettings
+from lipgraft.verification import VerifySettings
 from lipgraft.version import __version__
 
 UNREADABLE = "none"  # in place of a file's digest; digests consist of the digits 0 to f

@@ -27,8 +27,8 @@ from lipgraft.interop.specification import Region, Specification
 from lipgraft.interop.splitting import MOST_INPUTS, split_inputs
 from lipgraft.interop.vnnlib import read_vnnlib
 from lipgraft.rounding import inner_box
-from lipgraft.verify import VerifySettings
-from lipgraft.verify import verify as verify_images
+from lipgraft.verification import VerifySettings
+from lipgraft.verification import verify as verify_images
 
 PathLike = str | os.PathLike[str]
 CHECKED = 16  # points of a property at which the import is compared with onnxruntime

@@ -142,7 +142,7 @@ def _with_grafts(path: Path, model: nn.Module, stored: tensor_file.TensorFile) -
     present = model.state_dict()
     if all(f"{name}.mask" in present for name in names):
         return model
-    from lipgraft.graft import apply  # here, because graft builds on this room
+    from lipgraft.grafting import apply  # here, because graft builds on this room
 
     try:
         grafted: nn.Module = apply(model, {name: stored.tensors[f"{name}.mask"] for name in names})

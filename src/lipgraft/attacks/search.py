@@ -1,0 +1,253 @@
+"""`attack`: many restarts over a batch of images, no further work on images already broken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.attacks.ascent import Loss, ascend, random_start
+from lipgraft.attacks.methods import Method, cross_entropy, method_named, misclassified, target_margin, worst_margin
+from lipgraft.box import Box
+from lipgraft.errors import NumericalError, SettingsError
+from lipgraft.inputs import check_classes, labels, pixels, radii, seeded
+from lipgraft.network import call, evaluated, like, ordinary_tensors, subject
+
+CHECK_EVERY = 10
+"""Steps between two looks at which images are broken: a look waits for the device."""
+
+LOOK = 0.25
+"""Seconds between two looks at the clock, where steps are so slow that ten of them take longer."""
+
+Charge = Callable[[Tensor], bool]
+"""Called after some steps with the image of every point that took them, (R,); True ends the attack."""
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """x: (B, *shape), misclassified where `broken`, elsewhere the worst point found. margin: (B,), the largest wrong
+    logit minus the true logit at x; broken: where it is positive, so that a tie is not. complete: whether every start
+    was followed to its end, or until its image was broken."""
+
+    x: Tensor
+    broken: Tensor
+    margin: Tensor
+    complete: bool = True
+
+
+def attack(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float | Tensor,
+    method: str = "pgd",
+    *,
+    steps: int = 100,
+    restarts: int = 1,
+    step_size: float | None = None,
+    low: float | None = 0.0,
+    high: float | None = 1.0,
+    batch: int | None = None,
+    generator: torch.Generator | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """For each image a point within eps that the model misclassifies, or the worst one found. (B, *shape).
+
+    x: (B, *shape), inside [low, high]; y: (B,) true classes; eps: a number or (B,), in the units of x. The result has
+    the model's dtype, or single precision if that is less, and its device. method: a key of `ATTACKS`.
+    step_size: as a multiple of eps; by default the method's own. low, high: the valid range of x (None: no limit).
+    batch: how many points go through the model at once. Randomness comes from `generator`, else from `seed`.
+    """
+    return search(
+        model,
+        x,
+        y,
+        eps,
+        method,
+        steps=steps,
+        restarts=restarts,
+        step_size=step_size,
+        low=low,
+        high=high,
+        batch=batch,
+        generator=generator,
+        seed=seed,
+    ).x
+
+
+def search(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float | Tensor,
+    method: str = "pgd",
+    *,
+    steps: int = 100,
+    restarts: int = 1,
+    step_size: float | None = None,
+    low: float | None = 0.0,
+    high: float | None = 1.0,
+    batch: int | None = None,
+    generator: torch.Generator | None = None,
+    seed: int = 0,
+    charge: Charge | None = None,
+) -> Search:
+    """`attack`, with what it found out about each image. charge: may end it early, for lack of time."""
+    chosen = method_named(method)
+    if steps < 1 or restarts < 1 or (batch is not None and batch < 1):
+        raise SettingsError(f"an attack needs steps, restarts and batch >= 1, got {steps}, {restarts} and {batch}.")
+    with ordinary_tensors():
+        model = subject(model)
+        x = pixels(x, low, high, like=like(model, x))
+        if not bool(torch.isfinite(x).all()):
+            raise NumericalError("the images to attack contain NaN or infinity.")
+        y, radius = labels(y, len(x), x.device), radii(eps, len(x), x.device)
+        box = Box.inside(x, radius, low=low, high=high)
+        if generator is None:
+            generator = seeded(seed, x.device)
+        with evaluated(model, freeze=True):
+            run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator, charge)
+            run.start_at(x)
+            run.ascents(restarts, chosen.steps(chosen.fixed_steps or steps, step_size), radius.to(x.dtype))
+    return Search(run.x, run.broken, run.margin, not run.late)
+
+
+def _check_shape(model: nn.Module, x: Tensor) -> None:
+    """Refuse images that the model cannot take. x: (1, *shape)."""
+    try:
+        call(model, x)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise SettingsError(f"the model cannot take images of shape {tuple(x.shape[1:])}: {error}.") from error
+
+
+def default_batch(device: torch.device) -> int:
+    """Enough points at once to fill a GPU; few enough that a CPU's cache helps."""
+    return 4096 if device.type == "cuda" else 256
+
+
+class _Run:
+    """The state of one search: for each image the worst point so far."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        box: Box,
+        y: Tensor,
+        method: Method,
+        batch: int,
+        generator: torch.Generator,
+        charge: Charge | None,
+    ) -> None:
+        self.model, self.box, self.y, self.method, self.batch, self.generator = model, box, y, method, batch, generator
+        self.charge, self.late, self.look = charge, False, CHECK_EVERY if charge is None else 1
+
+    def start_at(self, x: Tensor) -> None:
+        """Take the clean images as the first candidates: a misclassified one is broken already."""
+        self.centre, self.x = x, x.clone()
+        with torch.no_grad():
+            if len(x):
+                _check_shape(self.model, x[:1])
+            parts = [call(self.model, part) for part in torch.split(x, self.batch)]
+            logits = torch.cat(parts) if len(x) else x.new_zeros(0, 2)
+        if logits.ndim != 2 or logits.shape[1] < 2:
+            raise SettingsError(f"an attack needs logits of shape (B, n) with n >= 2, got {tuple(logits.shape)}.")
+        if not bool(torch.isfinite(logits).all()):
+            raise NumericalError("the model's logits are NaN or infinite on the clean images; check its weights.")
+        check_classes(self.y, logits.shape[1])
+        self.classes = logits.shape[1]
+        self.margin = worst_margin(logits, self.y).to(x.dtype)
+        self.broken = misclassified(self.margin)
+
+    def ascents(self, restarts: int, steps: list[float], radius: Tensor) -> None:
+        """All starts, each image's in parallel as far as the batch has room, until every image is broken."""
+        starts = restarts * (self.classes - 1 if self.method.targeted else 1)
+        begun = 0
+        alive = torch.nonzero(~self.broken & (radius > 0)).flatten()
+        while begun < starts and len(alive) and not self.late:
+            width = min(starts - begun, max(1, self.batch // len(alive)))
+            for images in torch.split(alive, self.batch):
+                if self.late:
+                    break
+                rows = images.repeat(width)
+                start = torch.arange(begun, begun + width, device=rows.device).repeat_interleave(len(images))
+                self._ascend(rows, start, steps, radius)
+            begun += width
+            alive = alive[~self.broken[alive]]
+
+    def _ascend(self, rows: Tensor, start: Tensor, steps: list[float], radius: Tensor) -> None:
+        """One ascent from each row. rows: (R,), the image of each; start: (R,), its number, which picks a target."""
+        eps = radius[rows].reshape(-1, *[1] * (self.x.ndim - 1))
+        lower, upper = self.box.lower[rows], self.box.upper[rows]
+        x = random_start(self.centre[rows], eps, lower, upper, self.generator)
+        y = self.y[rows]
+        target = start % (self.classes - 1)
+        target = target + (target >= y)  # counts through the wrong classes
+        direction: Tensor | None = None
+        loss = self._loss(y, target)
+        done = 0
+        while done < len(steps):
+            best = _Best(x, y)
+            some = steps[done : done + self.look]
+            done += len(some)
+            began = time.perf_counter()
+            x, direction = ascend(
+                self.model,
+                x,
+                lower,
+                upper,
+                loss,
+                eps=eps,
+                steps=some,
+                momentum=self.method.momentum,
+                direction=direction,
+                visit=best.see,
+            )
+            if done == len(steps):
+                with torch.no_grad():
+                    best.see(x, call(self.model, x))
+            self._merge(rows, best)
+            keep = torch.nonzero(~self.broken[rows]).flatten()
+            if self.charge is not None:
+                self.late = self.charge(rows)
+                each = (time.perf_counter() - began) / len(some)
+                self.look = max(1, min(CHECK_EVERY, int(LOOK / max(each, 1e-9))))
+            if len(keep) == 0 or self.late:
+                return
+            if len(keep) < len(rows):
+                rows, x, y, target, eps, lower, upper = (t[keep] for t in (rows, x, y, target, eps, lower, upper))
+                direction = direction[keep] if direction is not None else None
+                loss = self._loss(y, target)
+
+    def _loss(self, y: Tensor, target: Tensor) -> Loss:
+        if self.method.targeted:
+            return lambda logits: target_margin(logits, y, target)
+        return lambda logits: cross_entropy(logits, y)
+
+    def _merge(self, rows: Tensor, best: _Best) -> None:
+        """Let the best row of each image replace what the image had, where it is worse for the model."""
+        top = self.margin.scatter_reduce(0, rows, best.margin, "amax")
+        winner = torch.nonzero((best.margin == top[rows]) & (best.margin > self.margin[rows])).flatten()
+        first = torch.full_like(self.y, len(rows)).scatter_reduce(0, rows[winner], winner, "amin")
+        images = torch.nonzero(first < len(rows)).flatten()
+        chosen = first[images]  # one row per image, the first of equals
+        self.x[images], self.margin[images] = best.x[chosen], best.margin[chosen]
+        self.broken = misclassified(self.margin)
+
+
+class _Best:
+    """The worst point (for the model) that each row of an ascent has seen, without waiting for the device."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+        self.margin = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
+
+    def see(self, x: Tensor, logits: Tensor) -> None:
+        margin = worst_margin(logits, self.y).to(self.margin.dtype)
+        better = margin > self.margin  # False for NaN: a point the model cannot judge is no counterexample
+        self.x = torch.where(better.reshape(-1, *[1] * (x.ndim - 1)), x, self.x)
+        self.margin = torch.where(better, margin, self.margin)

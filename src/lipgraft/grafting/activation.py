@@ -1,0 +1,83 @@
+"""The grafted activation: chosen neurons become lines with a trainable slope and intercept."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.activations import curve_of
+from lipgraft.errors import SettingsError
+from lipgraft.network import Builder, Graft, Ref, lowers_module
+
+
+class GraftedActivation(nn.Module):
+    """h(z) = m (gamma z + omega) + (1 - m) base(z), neuron by neuron.
+
+    base: the element-wise activation being grafted (nn.ReLU, nn.Sigmoid, nn.Tanh, ...).
+    mask: boolean, of the activation's shape without the batch axis; True = grafted. Kept as a buffer.
+    slope, intercept: initial gamma and omega, a number or a tensor of the mask's shape. Both become parameters of the
+    mask's shape; entries outside the mask take no part in the output and get a zero gradient.
+    """
+
+    mask: Tensor
+
+    def __init__(
+        self, base: nn.Module, mask: Tensor, slope: float | Tensor = 0.4, intercept: float | Tensor = 0.0
+    ) -> None:
+        super().__init__()
+        if isinstance(base, GraftedActivation):
+            raise SettingsError("the activation is grafted already; pass its `base`, or use lipgraft.grafting.apply.")
+        if mask.dtype != torch.bool:
+            raise SettingsError(f"a mask must be a boolean tensor, got {mask.dtype}; use mask.bool().")
+        self.base = _out_of_place(base)
+        self.register_buffer("mask", mask.clone())
+        self.gamma = nn.Parameter(_filled(mask, slope, "slope"))
+        self.omega = nn.Parameter(_filled(mask, intercept, "intercept"))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """z: (B, *shape) -> (B, *shape)."""
+        self._check_shape(z)
+        # Masking the (batch-free) line first keeps whatever stands in its unused entries out of z's gradient; the
+        # outer `where` does the same for the unused branch's values and for the gradients of gamma and omega.
+        # In z's own type: in mixed precision a float32 line would widen everything that it touches.
+        gamma = torch.where(self.mask, self.gamma, 0.0).to(z.dtype)
+        omega = torch.where(self.mask, self.omega, 0.0).to(z.dtype)
+        return torch.where(self.mask, torch.addcmul(omega, gamma, z), self.base(z))
+
+    def _check_shape(self, z: Tensor) -> None:
+        # Broadcasting would hide a mask of the wrong shape. Shapes are constants while a model is being recorded.
+        recording = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+        if not recording and z.shape[1:] != self.mask.shape:
+            raise SettingsError(f"grafted for activations of shape {tuple(self.mask.shape)}, got {tuple(z.shape[1:])}.")
+
+    def extra_repr(self) -> str:
+        return f"shape={tuple(self.mask.shape)}, grafted={int(self.mask.sum())}"
+
+
+def _out_of_place(base: nn.Module) -> nn.Module:
+    """The activation without its in-place switch: the line still needs z after the activation has been computed."""
+    if not getattr(base, "inplace", False):
+        return base
+    base = copy.copy(base)
+    base.inplace = False  # type: ignore[assignment]
+    return base
+
+
+def _filled(mask: Tensor, value: float | Tensor, what: str) -> Tensor:
+    """A float tensor of the mask's shape, on its device, holding `value`."""
+    if isinstance(value, Tensor):
+        if value.shape != mask.shape:
+            raise SettingsError(f"{what} must be a number or a tensor of the mask's shape {tuple(mask.shape)}.")
+        filled = value.detach().to(mask.device).clone()
+    else:
+        filled = torch.full(mask.shape, float(value), device=mask.device)
+    if not bool(torch.isfinite(filled).all()):
+        raise SettingsError(f"{what} must be finite.")
+    return filled
+
+
+@lowers_module(GraftedActivation, activation=True)
+def lower_grafted(build: Builder, module: GraftedActivation, z: Ref) -> Ref:
+    return build.activation(z, curve_of(module.base), Graft(module.mask, module.gamma, module.omega))

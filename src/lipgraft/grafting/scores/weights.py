@@ -1,0 +1,109 @@
+"""The weight factor of s_wi: how strongly a neuron is wired to the selected neurons of the next layer(s)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lipgraft.errors import SettingsError, UnsupportedOperationError, unknown_name
+from lipgraft.grafting.scores.region import Region, region
+from lipgraft.network.graph import Affine, Network, Node, Shape
+from lipgraft.network.nodes import MaxPool, like_of
+
+Merge = Callable[[Tensor, Tensor], Tensor]
+OVER = ("max", "mean")
+CHUNK = 2**26  # elements of the largest intermediate tensor
+
+
+@torch.no_grad()
+def weight_factor(
+    network: Network, name: str, selected: Mapping[str, Tensor] | None = None, *, over: str = "max"
+) -> Tensor:
+    """max_k |w_jk| over the selected neurons k of the layers that activation `name` feeds; of the activation's shape.
+
+    w is the affine map from the activation's output to the next pre-activations, everything in between composed:
+    convolutions (any stride, padding, dilation, groups), flattening, padding, scaling and residual joins. A residual
+    block's input feeds the block's first activation and, over the shortcut, the activation after the join.
+
+    selected: {activation name: boolean mask}; layers that are not named count as wholly selected, and so does the
+    network's output, which is what the last hidden layer feeds. over="mean" averages |w_jk| over the selected k.
+    """
+    if over not in OVER:
+        raise SettingsError(unknown_name("over", over, list(OVER)))
+    reach = region(network, network.names[name])
+    sinks = _sinks(network, reach, selected or {})
+    if not sinks:  # an activation whose value nobody reads
+        return like_of(network.nodes).new_zeros(network.nodes[reach.source].shape)
+    merge: Merge = torch.maximum if over == "max" else torch.add
+    worth = _pushed(network, reach, sinks, merge) if reach.simple else _composed(network, reach, sinks, merge)
+    if over == "max":
+        return worth
+    return worth / torch.stack([mask.sum() for _, mask in sinks]).sum().clamp(min=1)
+
+
+def _sinks(network: Network, reach: Region, selected: Mapping[str, Tensor]) -> list[tuple[int, Tensor]]:
+    """(position of the pre-activation, its mask as 0.0 and 1.0) for each sink."""
+    like = like_of(network.nodes)
+    sinks = []
+    for i in reach.sinks:
+        node = network.nodes[i]
+        mask = selected.get(node.name)
+        sinks.append((node.inputs[0], like.new_ones(node.shape) if mask is None else mask.to(like)))
+    if reach.output:
+        sinks.append((network.output, like.new_ones(network.output_shape)))
+    return sinks
+
+
+def _pushed(network: Network, reach: Region, sinks: list[tuple[int, Tensor]], merge: Merge) -> Tensor:
+    """One sweep back from all sinks at once; exact because each (j, k) is joined by a single product of weights."""
+    worth: dict[int, Tensor] = {}
+
+    def add(i: int, v: Tensor) -> None:
+        worth[i] = merge(worth[i], v) if i in worth else v
+
+    inside = set(reach.nodes)
+    for i, mask in sinks:
+        add(i, mask)
+    for i in reversed(reach.nodes[1:]):
+        if i in worth:
+            node, v = network.nodes[i], worth.pop(i)
+            for j in node.inputs:
+                if j in inside:
+                    add(j, _back(_affine(node), v, network.nodes[j].shape, merge))
+    return worth[reach.source]
+
+
+def _composed(network: Network, reach: Region, sinks: list[tuple[int, Tensor]], merge: Merge) -> Tensor:
+    """Rows of the composed matrix, by sending unit vectors forward in chunks: any affine region, at a higher price."""
+    shape = network.nodes[reach.source].shape
+    size, inside = prod(shape), set(reach.nodes)
+    step = max(1, CHUNK // max(prod(network.nodes[i].shape) for i in reach.nodes))
+    like = like_of(network.nodes)
+    worth = []
+    for first in range(0, size, step):
+        rows = torch.arange(first, min(first + step, size), device=like.device)
+        values = {reach.source: F.one_hot(rows, size).to(like).reshape(-1, *shape)}
+        for i in reach.nodes[1:]:
+            node = network.nodes[i]
+            values[i] = _affine(node).linear(*(values[j] for j in node.inputs if j in inside))
+        best = like.new_zeros(len(rows))
+        for i, mask in sinks:
+            weights = (values[i].abs() * mask).flatten(1)
+            best = merge(best, weights.amax(1) if merge is torch.maximum else weights.sum(1))
+        worth.append(best)
+    return torch.cat(worth).reshape(shape)
+
+
+def _back(node: Affine | MaxPool, v: Tensor, shape: Shape, merge: Merge) -> Tensor:
+    """At each input j of the node, the maximum or sum of |w_kj| v_k over the outputs k: (*node.shape) -> (*shape)."""
+    return node.strongest(v, shape) if merge is torch.maximum else node.magnitude().transpose(v[None], shape, {})[0]
+
+
+def _affine(node: Node) -> Affine | MaxPool:
+    if not isinstance(node, Affine | MaxPool):
+        raise UnsupportedOperationError(f"no weights are known through {node.name} ({type(node).__name__}).")
+    return node

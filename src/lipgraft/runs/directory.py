@@ -1,0 +1,190 @@
+"""A run directory: settings, checkpoints, and what each stage found, so that a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lipgraft import models, yaml_text
+from lipgraft.errors import SettingsError
+from lipgraft.files import atomic_write_text
+from lipgraft.runs.environment import hardware, made_by, versions
+from lipgraft.runs.recipe import Recipe
+from lipgraft.runs.shared import Handover, Shared, link
+from lipgraft.settings import to_mapping
+
+Result = dict[str, Any]
+Announce = Callable[[str, bool], None]
+"""(what a stage does, whether it was done before)"""
+
+
+class RunDirectory:
+    """The files of one run. Every file is the old one or the new one, never half of one.
+
+    shared: finished stages of other runs too. A run that has it may be begun again with other settings: whatever they
+    do not change is taken from there.
+    """
+
+    def __init__(self, path: Path, announce: Announce = lambda what, done: None, shared: Shared | None = None) -> None:
+        self.path, self.announce, self.shared = path, announce, shared
+        self.device = torch.device("cpu")
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "results.sqlite"
+
+    @property
+    def examples(self) -> Path:
+        return self.path / "examples.npz"
+
+    def begin(self, recipe: Recipe, device: torch.device) -> None:
+        """Write the settings, or check that they are those of the run that is here."""
+        now = _plain(to_mapping(recipe))
+        self.device = device
+        if not self.config.exists() or (self.shared is not None and not self.holds(recipe)):
+            shutil.rmtree(self.path / "stages", ignore_errors=True)  # found with other settings
+            content = {"recipe": now, "versions": versions(), "hardware": hardware(device)}
+            atomic_write_text(self.config, yaml_text.dump(content))
+            return
+        before = self.read_config().get("recipe")
+        if before is None:
+            raise SettingsError(f"{self.path} holds a run of another command; give another --out.")
+        if before != now:
+            key, was, wanted = _first_difference(before, now)
+            raise SettingsError(
+                f"{self.path} holds a run with {key} = {was}, not {wanted}; give another --out, or the same settings."
+            )
+
+    def holds(self, recipe: Recipe) -> bool:
+        """Whether the run that is here, if any, is one of this recipe."""
+        return self.config.exists() and bool(self.read_config().get("recipe") == _plain(to_mapping(recipe)))
+
+    def read_config(self) -> Result:
+        """What the run was started with: recipe, versions and hardware, or what `lipgraft verify` writes."""
+        if not self.config.exists():
+            raise SettingsError(f"{self.path} is not a run directory: it has no config.yaml; give one that a run made.")
+        content = yaml_text.read(self.config, str(self.config))
+        if not isinstance(content, Mapping) or not {"recipe", "verify"} & set(content):
+            raise SettingsError(f"{self.config} is not that of a `run` or a `verify`; give a directory of one of them.")
+        return dict(content)
+
+    def checkpoint(self, name: str) -> Path:
+        return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def stage(
+        self,
+        name: str,
+        what: str,
+        inputs: Mapping[str, Any],
+        work: Callable[[Path], Result],
+        handover: Handover | None = None,
+        *,
+        share: bool = True,
+    ) -> Result:
+        """The result of a stage: the stored one if its inputs are the same, else that of `work`, stored.
+
+        inputs: everything the result depends on, as JSON can hold it; results are JSON too. work(folder): may keep
+        there what it needs to go on after an interruption. handover: files besides the result. share: whether other
+        runs may take it.
+        """
+        key = _digest(inputs)
+        shared = self.shared if share else None
+        stored = self._stored(name, key)
+        if stored is None and shared is not None and (record := shared.take(key, handover)) is not None:
+            atomic_write_text(self._file(name), json.dumps(record, indent=1))
+            stored = dict(record["result"])
+        self.announce(what, stored is not None)
+        if stored is not None:
+            return stored
+        scratch = self.path / "unfinished" / name if shared is None else shared.scratch(key)
+        began = time.perf_counter()
+        result = _plain(work(scratch))
+        # A stage that went on after an interruption knows better how long it took in all.
+        result["seconds"] = max(time.perf_counter() - began, result.get("seconds", 0.0))
+        record = {"key": key, "made": made_by(self.device), "result": result}
+        if shared is not None:
+            shared.put(key, record, handover)
+        atomic_write_text(self._file(name), json.dumps(record, indent=1))
+        shutil.rmtree(scratch, ignore_errors=True)
+        return dict(result)
+
+    def model(
+        self,
+        name: str,
+        what: str,
+        inputs: Mapping[str, Any],
+        make: Callable[[Path], tuple[nn.Module, Result]],
+        device: torch.device,
+    ) -> nn.Module:
+        """The model of a stage that makes one: read from its checkpoint, or made and written there."""
+        file = self.checkpoint(name)
+
+        def work(scratch: Path) -> Result:
+            model, result = make(scratch)
+            models.save(model, file, extra={"stage": what, "inputs": _plain(inputs)})
+            return result
+
+        if not file.exists():
+            self._file(name).unlink(missing_ok=True)
+        handover = Handover(".safetensors", lambda place: link(file, place), lambda place: link(place, file))
+        self.stage(name, what, inputs, work, handover)
+        return models.load(file, device)
+
+    def finished(self, name: str) -> bool:
+        """Whether a stage of this name has a result."""
+        return self._file(name).exists()
+
+    def made(self, name: str) -> dict[str, str]:
+        """The commit and the device that a finished stage was made with."""
+        record: dict[str, str] = json.loads(self._file(name).read_text(encoding="utf-8")).get("made", {})
+        return record
+
+    def result(self, name: str) -> Result:
+        """What a finished stage found."""
+        if not self._file(name).exists():
+            raise SettingsError(f"the run in {self.path} is not finished: {name} is missing; run it again to go on.")
+        content: Result = json.loads(self._file(name).read_text(encoding="utf-8"))["result"]
+        return content
+
+    def _stored(self, name: str, key: str) -> Result | None:
+        if not self._file(name).exists():
+            return None
+        content = json.loads(self._file(name).read_text(encoding="utf-8"))
+        return dict(content["result"]) if content["key"] == key else None
+
+    def _file(self, name: str) -> Path:
+        return self.path / "stages" / f"{name}.json"
+
+
+def _digest(inputs: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(_plain(inputs), sort_keys=True).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back: tuples are lists, and so on. NaN and infinity stay, Python's JSON has them."""
+    return json.loads(json.dumps(value))
+
+
+def _first_difference(before: Any, now: Any, path: str = "") -> tuple[str, Any, Any]:
+    """(dotted key, the value before, the value now) of the first setting that differs."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in [*now, *(k for k in before if k not in now)]:
+            if before.get(key) != now.get(key):
+                return _first_difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for i, (old, new) in enumerate(zip(before, now, strict=True)):
+            if old != new:
+                return _first_difference(old, new, f"{path}[{i}]")
+    return path, before, now

@@ -1,0 +1,183 @@
+"""The paper's experiments: from a YAML file and a scale to the recipes that it runs."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.report.published import PUBLISHED, published
+from lipgraft.runs.loading import changed, over, read, resolve
+from lipgraft.runs.recipe import Recipe, check_folder_name
+from lipgraft.runs.rows import expand
+from lipgraft.settings import build, setting
+
+SCALES = FULL, SMOKE = "full", "smoke"
+DEFAULTS = "shared"
+"""The file that the others extend; not an experiment itself."""
+
+
+@dataclass(frozen=True)
+class ExperimentFile:
+    """An experiment as it is written, after `extends`."""
+
+    title: str = setting(help="Heading of the table.")
+    about: str = setting(help="One line on what is compared.")
+    runs: tuple[dict[str, Any], ...] = setting(help="One per network and data set: keys of RunFile, and of a recipe.")
+    number: int | None = setting(None, "The number of the table in the paper.")
+    settings: dict[str, Any] = setting({}, "A recipe without name and models, under all runs.")
+    networks: dict[str, dict[str, Any]] = setting({}, "The same by network, over those.")
+    models: dict[str, dict[str, Any]] = setting({}, "Rows by name, for runs to list.")
+    smoke: dict[str, Any] = setting({}, "What --scale smoke lays over all runs.")
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise SettingsError("an experiment needs at least one run.")
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """The keys of a run that are not those of a recipe."""
+
+    name: str = setting(help="Short name of the run.")
+    models: tuple[Any, ...] = setting(help="Rows: names, or mappings that start from one by `like`, or a `grid`.")
+    title: str = setting("", "Heading; by default the name.")
+    paper: str | None = setting(None, "Where the published rows are: cnn-b/cifar10 and the row's name make the key.")
+    literature: dict[str, str] = setting({}, "Published rows that are not run here, by title.")
+    smoke: dict[str, Any] = setting({}, "What --scale smoke lays over this run, after the experiment's.")
+
+    def __post_init__(self) -> None:
+        check_folder_name("a run's name", self.name)
+
+
+@dataclass(frozen=True)
+class ExperimentRun:
+    """One network on one data set. literature: titles and keys of published rows to show beside ours."""
+
+    name: str
+    recipe: Recipe
+    literature: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """changes: settings that were given on top of the file's, by dotted key. only: the rows that were asked for."""
+
+    name: str
+    title: str
+    about: str
+    scale: str
+    runs: tuple[ExperimentRun, ...]
+    number: int | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+
+
+def experiment_names() -> list[str]:
+    """In the order of the paper's tables, then figures and extras by name."""
+    names = [file.stem for file in _folder().glob("*.yaml") if file.stem != DEFAULTS]
+    return sorted(names, key=lambda name: (_number(name) or 1000, name))
+
+
+def load_experiment(source: str | Path, scale: str = FULL, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """An experiment by name, by the number of its table, or from a YAML file.
+
+    changes: settings by dotted key, such as {"certify.count": 100}, that go first.
+    """
+    if scale not in SCALES:
+        raise SettingsError(unknown_name("scale", scale, list(SCALES)))
+    name = _named(str(source))
+    check_folder_name("an experiment's name", Path(name).stem)
+    file = _file(name)
+    changes = changes or {}
+    runs = tuple(_run(file, run, Path(name).stem, scale, changes) for run in file.runs)
+    return Experiment(Path(name).stem, file.title, file.about, scale, runs, file.number, dict(changes))
+
+
+def chosen(experiments: Iterable[Experiment], only: Sequence[str]) -> list[Experiment]:
+    """The experiments with the named runs (cnn-b) and rows (ours, or cnn-b/ours) alone; those that have none go."""
+    every = list(experiments)
+    known = {name for one in every for run in one.runs for row in run.recipe.models for name in _names(run, row.name)}
+    for name in only:
+        if name not in known:
+            raise SettingsError(unknown_name("row", name, sorted(known)))
+    cut = [replace(one, runs=_chosen_runs(one, set(only)), only=tuple(only)) for one in every]
+    return [one for one in cut if one.runs]
+
+
+def _chosen_runs(experiment: Experiment, only: set[str]) -> tuple[ExperimentRun, ...]:
+    runs = []
+    for run in experiment.runs:
+        rows = tuple(row for row in run.recipe.models if set(_names(run, row.name)) & only)
+        if rows:
+            runs.append(replace(run, recipe=replace(run.recipe, models=rows)))
+    return tuple(runs)
+
+
+def _names(run: ExperimentRun, row: str) -> tuple[str, str, str]:
+    return run.name, row, f"{run.name}/{row}"
+
+
+def _named(source: str) -> str:
+    """A name or a path, where the number of a table stands for its name."""
+    if Path(source).suffix in (".yaml", ".yml"):
+        return source
+    names = experiment_names()
+    if source.isdigit():
+        numbered = {_number(name): name for name in names}
+        if int(source) in numbered:
+            return numbered[int(source)]
+    if source not in names:
+        raise SettingsError(f"{unknown_name('experiment', source, names)} `lipgraft reproduce --list` shows them.")
+    return source
+
+
+@cache
+def _number(name: str) -> int | None:
+    """The number of the table, if it is one of the paper's."""
+    return _file(name).number
+
+
+def _file(name: str) -> ExperimentFile:
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else _folder() / f"{name}.yaml"
+    return build(ExperimentFile, read(str(path)), where=path.name)
+
+
+def _run(
+    file: ExperimentFile, run: Mapping[str, Any], experiment: str, scale: str, changes: Mapping[str, Any]
+) -> ExperimentRun:
+    where = f"{experiment}, run {run.get('name', '?')}"
+    own = {key: run[key] for key in RunFile.__dataclass_fields__ if key in run}
+    given = build(RunFile, own, where=where)
+    recipe = over(file.settings, file.networks.get(str(run.get("network")), {}))
+    recipe = over(recipe, {key: value for key, value in run.items() if key not in own})
+    if scale == SMOKE:
+        recipe = over(over(recipe, file.smoke), given.smoke)
+    recipe = changed(recipe, changes)
+    recipe["name"] = f"{experiment}-{given.name}"
+    recipe["title"] = given.title or given.name
+    if scale == SMOKE:
+        recipe["title"] += " (smoke)"
+    rows = expand(given.models, file.models, smoke=scale == SMOKE, where=where)
+    recipe["models"] = [_with_paper(row, given.paper, where) for row in rows]
+    for key in given.literature.values():
+        published(key)
+    return ExperimentRun(given.name, resolve(recipe, where=where), given.literature)
+
+
+def _with_paper(row: Mapping[str, Any], prefix: str | None, where: str) -> dict[str, Any]:
+    """The row with the key of its published figures, unless it has its own (or `paper: null`, for none)."""
+    if "paper" in row or prefix is None:
+        return dict(row)
+    key = f"{prefix}/{row['name']}"
+    if key not in PUBLISHED:
+        raise SettingsError(f"{where}: {unknown_name('row of the paper', key, list(PUBLISHED))}")
+    return {**row, "paper": key}
+
+
+def _folder() -> Path:
+    return Path(str(importlib.resources.files("lipgraft") / "experiments"))

@@ -1,0 +1,185 @@
+"""What a whole run can be told: frozen dataclasses with a sentence per field. `loading` fills them from YAML."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lipgraft.attacks.methods import method_named
+from lipgraft.bounds import METHODS
+from lipgraft.data import entry
+from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.grafting.lines import LINES
+from lipgraft.grafting.select import check_selection
+from lipgraft.models import ACTIVATIONS, NETWORKS
+from lipgraft.report.published import published
+from lipgraft.sensitivity import NOTIONS, UNITS, LipschitzSettings
+from lipgraft.settings import check_eps, check_seed, check_threads, setting
+from lipgraft.training import TrainSettings
+from lipgraft.verification import VerifySettings
+
+
+def _known(kind: str, name: str, names: Any) -> None:
+    if name not in names:
+        raise SettingsError(unknown_name(kind, name, list(names)))
+
+
+LONGEST_NAME = 100
+
+
+def check_folder_name(kind: str, name: str) -> None:
+    """A name that becomes a folder of its own: not the folder above, nor one elsewhere."""
+    if not name or name.startswith(".") or len(name) > LONGEST_NAME or re.search(r"[/\\\x00-\x1f\x7f-\x9f]", name):
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
+        raise SettingsError(
+            f"{kind} must be a plain name of 1 to {LONGEST_NAME} characters, without slashes, control characters or a "
+            f"dot in front, for it names a folder, got {shown!r}."
+        )
+
+
+def _at_least(least: int, **values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise SettingsError(f"{name} must be at least {least}, got {value}.")
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """The images over which neurons are scored, once for all models."""
+
+    count: int | None = setting(None, "Training images to score with; by default the paper's number for the network.")
+    bounds: str = setting("crown", "Bound method behind the scores.")
+    batch: int = setting(100, "Images bounded at once.")
+
+    def __post_init__(self) -> None:
+        _known("bound method", self.bounds, METHODS)
+        _at_least(1, count=self.count, batch=self.batch)
+
+
+@dataclass(frozen=True)
+class GraftSettings:
+    """Which neurons become lines, and what lines."""
+
+    criterion: str = setting("weighted-interval", "How neurons are chosen; `lipgraft graft --help` lists the names.")
+    ratio: float = setting(0.5, "Share of all neurons to graft.")
+    options: dict[str, Any] = setting({}, "Settings of the criterion, such as pool: 0.9.")
+    lines: str = setting(
+        "constant",
+        "Lines before fine-tuning: constant, all alike; fitted, each to its activation over the calibration images.",
+        choices=LINES,
+    )
+    slope: float = setting(0.4, "Slope of constant lines, and of the lines that the gain-aware score expects.")
+    intercept: float = setting(0.0, "Intercept of constant lines.")
+    calibration: int | None = setting(None, "Training images to score with, instead of calibration.count.")
+
+    def __post_init__(self) -> None:
+        _at_least(1, calibration=self.calibration)
+        check_selection(self.criterion, self.ratio, **self.options)
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """One model of the comparison. All start from the same pre-trained network."""
+
+    name: str = setting(help="Short name, for files: small letters, digits and hyphens.")
+    title: str = setting("", "Name in tables and figures; by default the short one.")
+    graft: GraftSettings | None = setting(None, "How it is grafted; none: not at all.")
+    finetune: TrainSettings | None = setting(None, "How it is fine-tuned; none: not at all.")
+    paper: str | None = setting(None, "The paper's row to show beside it, such as cnn-b/cifar10/ours.")
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name) or len(self.name) > LONGEST_NAME:
+            raise SettingsError(
+                f"a model's name must be small letters, digits and hyphens, at most {LONGEST_NAME}, "
+                f"got {self.name[:LONGEST_NAME]!r}."
+            )
+        if self.paper is not None:
+            published(self.paper)
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """How robust accuracy is measured."""
+
+    method: str = setting("pgd", "Name of the attack.")
+    steps: int = setting(100, "Steps of the attack.")
+    restarts: int = setting(1, "Random starts (paper: 100).")
+    count: int | None = setting(None, "First test images to attack, for SA too; by default all.")
+
+    def __post_init__(self) -> None:
+        method_named(self.method)
+        _at_least(1, steps=self.steps, restarts=self.restarts, count=self.count)
+
+
+@dataclass(frozen=True)
+class CertifySettings:
+    """What is proved, and how hard the verifier tries."""
+
+    count: int = setting(1000, "First test images to certify.")
+    verifier: VerifySettings = setting(VerifySettings(), "Settings of the verifier.")
+    margins: str = setting("crown", "Bound method of the certified margins in the report.")
+
+    def __post_init__(self) -> None:
+        _known("bound method", self.margins, METHODS)
+        _at_least(1, count=self.count)
+
+
+@dataclass(frozen=True)
+class LipschitzRecipe:
+    """How the local Lipschitz constant is measured."""
+
+    notions: tuple[str, ...] = setting(
+        ("jacobian", "interval-jacobian", "output-width", "sampled"),
+        "Notions to compute; the table shows the first. An empty list computes none.",
+    )
+    count: int = setting(100, "First correctly classified test images to average over.")
+    units: str = setting("pixel", "Units of the input.", choices=tuple(UNITS))
+    method: LipschitzSettings = setting(LipschitzSettings(), "How each notion is computed.")
+
+    def __post_init__(self) -> None:
+        for notion in self.notions:
+            _known("notion of the Lipschitz constant", notion, NOTIONS)
+        _at_least(1, count=self.count)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole run: pre-train one network, graft and fine-tune it in several ways, certify and compare them all."""
+
+    name: str = setting(help="Short name; the default run directory is runs/NAME.")
+    models: tuple[ModelRecipe, ...] = setting(help="The models to compare, in the order of the table.")
+    title: str = setting("", "Heading of the report.")
+    data: str = setting("cifar10", "Name of the data set.")
+    network: str = setting("cnn-b", "Name of the network.")
+    activation: str = setting("relu", "Activation of the network, a name of lipgraft.activations.KINDS.")
+    eps: float = setting(2 / 255, "Perturbation radius in raw [0,1] pixels, for training, scores and proofs.")
+    seed: int = setting(0, "The same seed gives the same results, times aside.")
+    pretrain: TrainSettings = setting(TrainSettings(), "Adversarial training of the common start.")
+    calibration: CalibrationSettings = setting(CalibrationSettings(), "Images for the neurons' scores.")
+    attack: AttackSettings = setting(AttackSettings(), "Measure of robust accuracy.")
+    certify: CertifySettings = setting(CertifySettings(), "Measure of verified accuracy.")
+    lipschitz: LipschitzRecipe = setting(LipschitzRecipe(), "Measure of the Lipschitz constant.")
+    examples: int = setting(8, "Images with verdicts to show in the report.")
+    threads: int | None = setting(
+        None, "CPU threads, by default PyTorch's choice; small networks are faster with one, and repeat exactly."
+    )
+
+    def __post_init__(self) -> None:
+        check_folder_name("a recipe's name", self.name)
+        entry(self.data)
+        _known("network", self.network, NETWORKS)
+        _known("activation", self.activation, ACTIVATIONS)
+        check_eps(self.eps)
+        check_seed(self.seed)
+        check_threads(self.threads)
+        _at_least(0, examples=self.examples)
+        if not self.models:
+            raise SettingsError("a recipe needs at least one model to compare.")
+        name, times = Counter(model.name for model in self.models).most_common(1)[0]
+        if times > 1:
+            raise SettingsError(f"two models of the recipe are called {name!r}; each needs its own name.")
+        object.__setattr__(self, "title", self.title or self.name)
+        titled = tuple(replace(m, title=m.title or m.name) for m in self.models)
+        object.__setattr__(self, "models", titled)

@@ -1,0 +1,156 @@
+"""A lower bound: the largest Jacobian row found at points of the box."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.numerics import guard_lower
+from lipgraft.box import Box
+from lipgraft.network import evaluate
+from lipgraft.network.graph import Activation, Network
+from lipgraft.network.nodes import Cache
+from lipgraft.sensitivity.adjoint import walk_back
+from lipgraft.sensitivity.derivative import slope_at
+from lipgraft.sensitivity.interval_jacobian import one_hot_rows
+from lipgraft.sensitivity.problem import Problem, notion
+
+
+def jacobian_rows(
+    network: Network, x: Tensor, rows: Tensor, cache: Cache, steps: dict[int, Tensor] | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """rows (N or 1, K, n) times the Jacobian at x (N, *input_shape): (N, K, *input_shape); and the nodes' values.
+
+    steps: lengths by activation position, to make the result differentiable, see `slope_at`.
+    """
+    values = evaluate(network, x)
+
+    def gate(i: int, node, g: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        slope = slope_at(node, values[node.inputs[0]], None if steps is None else steps.get(i))
+        return g * slope.unsqueeze(1)
+
+    end = walk_back(network, rows, lambda node, g, shape: node.transpose(g, shape, cache), gate)
+    if end is None:
+        end = rows.new_zeros(len(x), rows.shape[1], *network.input_shape)
+    return end.expand(len(x), *end.shape[1:]), values
+
+
+def row_norms(rows: Tensor, weight: Tensor) -> Tensor:
+    """The l1 norm of each row: (N, K, *input_shape) -> (N, K)."""
+    return (rows.abs() * weight).flatten(2).sum(-1)
+
+
+@notion("sampled", double=True, lower=True)
+def sampled(problem: Problem) -> Tensor:
+    """The largest norm of each output's row at random points, and on the way of an ascent from the best one: (B, n).
+
+    A point at a kink of the network counts with 0: what the rows give there need not be a derivative. So does one so
+    near to it that rounding could put a neuron on the wrong side; in double precision few are. A norm that is not a
+    finite number counts as not found.
+    """
+    network, box, weight, settings = problem.network, problem.box, problem.weight, problem.settings
+    all_rows = one_hot_rows(network, box.lower)
+    cache: Cache = {}
+    best = box.lower.new_full((len(box), all_rows.shape[1]), -torch.inf)
+    start = box.centre.unsqueeze(1).repeat(1, all_rows.shape[1], *[1] * (box.lower.ndim - 1))
+    low: dict[int, Tensor] = {}
+    high: dict[int, Tensor] = {}
+    for number in range(settings.samples):
+        x = _draw(box, number, problem.generator)
+        rows, values = jacobian_rows(network, x, all_rows, cache)
+        norms = _true_norms(network, values, guard_lower(row_norms(rows, weight)))
+        better = norms > best
+        best = torch.where(better, norms, best)
+        start = torch.where(better.view(*better.shape, *[1] * (x.ndim - 1)), x.unsqueeze(1), start)
+        for i, node in network.activations():
+            z = values[node.inputs[0]]
+            low[i], high[i] = torch.minimum(low.get(i, z), z), torch.maximum(high.get(i, z), z)
+    widths = {i: high[i] - low[i] for i in low}
+    if not widths or settings.steps == 0:
+        return best
+    return torch.maximum(best, _ascend(problem, start, widths, cache))
+
+
+@torch.no_grad()
+def _true_norms(network: Network, values: list[Tensor], norms: Tensor) -> Tensor:
+    """norms (N, ...), with 0 where the rows need not be those of a derivative."""
+    smooth = differentiable(network, values).view(-1, *[1] * (norms.ndim - 1))
+    return torch.where(smooth | ~norms.isfinite(), norms, 0.0)
+
+
+def differentiable(network: Network, values: list[Tensor]) -> Tensor:
+    """Whether no neuron that moves with the input may be at its kink: (N,). values: of all nodes, (N, *shape).
+
+    Beside every value go an upper bound of its rounding error, and whether it moves at all near this point: what only
+    inactive ReLUs feed does not, and its kink does not matter.
+    """
+    unit = torch.finfo(values[0].dtype).eps
+    smooth = torch.ones(len(values[0]), dtype=torch.bool, device=values[0].device)
+    errors, moving = [torch.zeros_like(values[0])], [torch.ones_like(values[0])]
+    for i, node in enumerate(network.nodes[1 : network.output + 1], 1):
+        moves = (node.absolute(*(moving[j] for j in node.inputs), constant=False) > 0).to(values[0].dtype)
+        if isinstance(node, Activation):
+            z, error = values[node.inputs[0]], errors[node.inputs[0]]
+            at_kink, flat = _near_kinks(node, z, error)
+            smooth &= ~(at_kink & (moving[node.inputs[0]] > 0)).flatten(1).any(1)
+            error = node.absolute(error, constant=False) + 4 * unit * values[i].abs()
+            error, moves = torch.where(flat, 0.0, error), torch.where(flat, 0.0, moves)
+        else:
+            # n products and additions err by at most n + 1 units of the sum of the terms' absolute values.
+            units = unit * (node.terms + 1)
+            error = units * node.absolute(*(errors[j] / units + values[j].abs() for j in node.inputs))
+        errors.append(error)
+        moving.append(moves)
+    return smooth
+
+
+def _near_kinks(node: Activation, z: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    """Where z, known up to an error, may be at a kink of the curve, and where it is surely on a flat piece of it."""
+    curve, at_kink, flat = node.curve, torch.zeros_like(z, dtype=torch.bool), torch.zeros_like(z, dtype=torch.bool)
+    for kink in curve.kinks:
+        at_kink |= (z - kink).abs() <= error
+    for slope, left, right in zip(
+        curve.slopes, (-torch.inf, *curve.kinks), (*curve.kinks, torch.inf), strict=bool(curve.slopes)
+    ):
+        if slope == 0:
+            flat |= (z - error > left) & (z + error < right)
+    if node.graft is not None:
+        at_kink, flat = at_kink & ~node.graft.mask, flat & ~node.graft.mask
+    return at_kink, flat
+
+
+def _draw(box: Box, number: int, generator: torch.Generator) -> Tensor:
+    """The centre, then corners and points inside in turn."""
+    if number == 0:
+        return box.centre
+    share = torch.rand(box.lower.shape, dtype=box.lower.dtype, device=box.lower.device, generator=generator)
+    if number % 2:
+        share = share.round()
+    return torch.lerp(box.lower, box.upper, share)
+
+
+def _ascend(problem: Problem, start: Tensor, widths: dict[int, Tensor], cache: Cache) -> Tensor:
+    """Follow the sign of the gradient of each row's norm: start (B, n, *input_shape) -> the best norms (B, n).
+
+    The derivative of a ReLU's derivative is 0 almost everywhere, so its step is smoothed over a fraction of the range
+    that the neuron's values showed over the box.
+    """
+    network, box, settings = problem.network, problem.box, problem.settings
+    batch, outputs = start.shape[:2]
+    lower, upper = (end.repeat_interleave(outputs, 0) for end in (box.lower, box.upper))
+    steps = {i: (w.repeat_interleave(outputs, 0) / 8).clamp(min=1e-12) for i, w in widths.items()}
+    rows = one_hot_rows(network, box.lower)[0].repeat(batch, 1).unsqueeze(1)
+    x = start.flatten(0, 1)
+    best = x.new_full((len(x),), -torch.inf)
+    for t in range(settings.steps + 1):
+        with torch.enable_grad():
+            point = x.detach().requires_grad_()
+            found, values = jacobian_rows(network, point, rows, cache, steps)
+            norms = row_norms(found, problem.weight).squeeze(1)
+            best = torch.maximum(best, _true_norms(network, values, guard_lower(norms.detach())))
+            if t == settings.steps:
+                break
+            (gradient,) = torch.autograd.grad(norms.sum(), point, materialize_grads=True)
+        length = (1 - t / settings.steps) * (upper - lower) / 4
+        x = torch.minimum(torch.maximum(x + length * gradient.nan_to_num(nan=0.0).sign(), lower), upper)
+    return best.view(batch, outputs)

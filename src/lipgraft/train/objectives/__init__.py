@@ -1,5 +1,0 @@
-"""One file per objective; importing this package fills the registry."""
-
-from lipgraft.train.objectives import fat, fgsm_mep, fgsm_pco, pgd, standard, trades
-
-__all__ = ["fat", "fgsm_mep", "fgsm_pco", "pgd", "standard", "trades"]

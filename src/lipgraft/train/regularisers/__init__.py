@@ -1,5 +1,0 @@
-"""One file per regulariser; importing this package fills the registry."""
-
-from lipgraft.train.regularisers import grad_align, l1, rs, slope
-
-__all__ = ["grad_align", "l1", "rs", "slope"]

@@ -1,0 +1,24 @@
+"""Training: objectives and regularisers by name, one loop for pre-training and fine-tuning, and its measures."""
+
+from lipgraft.training import objectives, regularisers
+from lipgraft.training.evaluate import RobustAccuracy, accuracy, robust_accuracy
+from lipgraft.training.loop import TrainResult, train
+from lipgraft.training.registry import OBJECTIVES, REGULARISERS
+from lipgraft.training.schedule import SCHEDULES
+from lipgraft.training.settings import PRESETS, TrainSettings, preset
+
+__all__ = [
+    "OBJECTIVES",
+    "PRESETS",
+    "REGULARISERS",
+    "SCHEDULES",
+    "RobustAccuracy",
+    "TrainResult",
+    "TrainSettings",
+    "accuracy",
+    "objectives",
+    "preset",
+    "regularisers",
+    "robust_accuracy",
+    "train",
+]

@@ -1,0 +1,108 @@
+"""Accuracy on clean images and under attack, in large batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.attacks.search import default_batch, search
+from lipgraft.data import images
+from lipgraft.errors import SettingsError
+from lipgraft.network import evaluated
+
+REPORT_AFTER = (1, 10, 100)
+"""Numbers of restarts after which robust accuracy is reported."""
+
+
+@dataclass(frozen=True, eq=False)
+class RobustAccuracy:
+    """clean: accuracy without attack; after: restarts -> accuracy that survives them; survivors: (N,), on the CPU."""
+
+    clean: float
+    after: dict[int, float]
+    survivors: Tensor
+
+    @property
+    def value(self) -> float:
+        """After all restarts."""
+        return self.after[max(self.after)]
+
+
+def accuracy(model: nn.Module, x: Tensor, y: Tensor, batch: int | None = None) -> float:
+    """The share of images that the model classifies as y. x: (N, H, W, C) uint8, or (N, *shape) floats."""
+    return float(_correct(model, x, y, batch).float().mean()) if len(x) else float("nan")
+
+
+def robust_accuracy(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float,
+    *,
+    method: str = "pgd",
+    steps: int = 100,
+    restarts: int = 1,
+    step_size: float | None = None,
+    low: float | None = 0.0,
+    high: float | None = 1.0,
+    batch: int | None = None,
+    seed: int = 0,
+    report: tuple[int, ...] = REPORT_AFTER,
+) -> RobustAccuracy:
+    """The share of images that are classified as y at every point the attack tries. Arguments as for `attack`.
+
+    x: (N, H, W, C) uint8, or (N, *shape) floats. Restarts go in stages that end at the numbers in `report` and at
+    `restarts`; images that one stage breaks are not in the next, and within a stage are dropped as they break.
+    """
+    if len(x) == 0:
+        raise SettingsError("robust accuracy needs at least one image.")
+    device = _device(model, x)
+    generator = torch.Generator(device).manual_seed(seed)
+    alive = _correct(model, x, y, batch)
+    clean = float(alive.float().mean())
+    after: dict[int, float] = {}
+    done = 0
+    for stage in sorted({r for r in report if r < restarts} | {restarts}):
+        left = torch.nonzero(alive).flatten()
+        for part in torch.split(left, 20_000):  # what stays on the device at once; the search batches by itself
+            found = search(
+                model,
+                _floats(x[part.to(x.device)].to(device)),
+                y[part.to(y.device)].to(device),
+                eps,
+                method,
+                steps=steps,
+                restarts=stage - done,
+                step_size=step_size,
+                low=low,
+                high=high,
+                batch=batch,
+                generator=generator,
+            )
+            alive[part] = ~found.broken.cpu()
+        after[stage] = float(alive.float().mean())
+        done = stage
+    return RobustAccuracy(clean, after, alive)
+
+
+def _correct(model: nn.Module, x: Tensor, y: Tensor, batch: int | None) -> Tensor:
+    """(N,) on the CPU."""
+    device = _device(model, x)
+    size = batch or default_batch(device)
+    with torch.no_grad(), evaluated(model):
+        parts = [
+            model(_floats(some.to(device))).argmax(1) == labels.to(device)
+            for some, labels in zip(torch.split(x, size), torch.split(y, size), strict=True)
+        ]
+    return torch.cat(parts).cpu() if parts else torch.zeros(0, dtype=torch.bool)
+
+
+def _floats(x: Tensor) -> Tensor:
+    return images(x) if x.dtype == torch.uint8 else x
+
+
+def _device(model: nn.Module, x: Tensor) -> torch.device:
+    parameter = next(model.parameters(), None)
+    return x.device if parameter is None else parameter.device

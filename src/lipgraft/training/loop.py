@@ -1,0 +1,227 @@
+"""The one loop, for pre-training and for fine-tuning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft import models
+from lipgraft.attacks.search import search
+from lipgraft.data import Dataset, images
+from lipgraft.errors import NumericalError, SettingsError
+from lipgraft.locking import held
+from lipgraft.models.spec import ModelSpec
+from lipgraft.settings import to_mapping
+from lipgraft.training.capture import runner
+from lipgraft.training.checkpoint import Progress, StateWriter, read_state
+from lipgraft.training.evaluate import accuracy
+from lipgraft.training.log import Bar, MetricsFile, TensorBoard
+from lipgraft.training.prepare import is_finite, permutation, prepare, seed_for
+from lipgraft.training.pruning import apply_masks, keep_masks
+from lipgraft.training.schedule import factors
+from lipgraft.training.settings import TrainSettings
+
+BAR_EVERY = 20
+"""Steps between two movements of the progress bar."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainResult:
+    """model: the module given, with the chosen weights; history: one record per epoch (epoch, lr, loss and its parts,
+    accuracy on the images trained on, sa and ra on held-out images, seconds); best_epoch: 0 is the start;
+    checkpoint: the chosen model's file, if one was written."""
+
+    model: nn.Module
+    history: tuple[dict[str, float], ...]
+    best_epoch: int
+    checkpoint: Path | None
+
+
+def train(
+    model: nn.Module,
+    data: Dataset,
+    settings: TrainSettings,
+    *,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+    device: str | torch.device = "auto",
+    seed: int = 0,
+    progress: bool = False,
+) -> TrainResult:
+    """Train the model in place and leave it with the chosen weights, in evaluation mode.
+
+    run_dir: gets metrics.jsonl, checkpoints/state.safetensors after each epoch, checkpoints/last.safetensors and
+    best.safetensors at the end; None writes nothing. resume: go on from the state in run_dir, if there is one; on a
+    CPU the result is that of an uninterrupted run, bit for bit. progress: show a progress bar.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    directory = None if run_dir is None else Path(run_dir)
+    with nullcontext() if directory is None else held(directory):
+        run = _Run(model, data, settings, directory, torch.device(device), seed)
+        run.begin(resume)
+        try:
+            run.epochs(progress)
+        finally:
+            run.states.wait()
+        return run.finish()
+
+
+class _Run:
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Dataset,
+        settings: TrainSettings,
+        directory: Path | None,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self.model, self.settings, self.directory, self.seed = model, settings, directory, seed
+        _, held_out = data.split()
+        if settings.select == "best" and len(held_out) == 0:
+            raise SettingsError(f"{data.name} holds out no images to choose the best epoch by; set select to last.")
+        self.step = prepare(model, data, settings, device)
+        self.x_val, self.y_val = (t[held_out.to(t.device)].to(device) for t in (data.x_train, data.y_train))
+        self.best = _copy(model)
+        self.progress = Progress()
+        self.states = StateWriter()
+        spec = getattr(model, "spec", None)
+        self.identity: dict[str, Any] = {
+            "settings": to_mapping(settings),
+            "data": data.name,
+            "seed": seed,
+            "model": to_mapping(spec) if isinstance(spec, ModelSpec) else type(model).__name__,
+        }
+        self.writers: list[Callable[[dict[str, float]], None]] = []
+
+    def begin(self, resume: bool) -> None:
+        """Start at the state on disk, or at the beginning."""
+        if self.directory is None:
+            return
+        if not self._file("state").exists():
+            self._write_state()
+        elif resume:
+            self.progress = read_state(self._file("state"), self.step, self.best, self.identity)
+        else:
+            raise SettingsError(f"{self.directory} already holds a run; resume it or choose another directory.")
+        self.writers.append(MetricsFile(self.directory / "metrics.jsonl", self.progress.history).write)
+        if self.settings.tensorboard:
+            self.writers.append(TensorBoard(self.directory / "tensorboard").write)
+
+    def epochs(self, show: bool) -> None:
+        first, last, steps = self.progress.epoch, self.settings.epochs, self.step.steps
+        if first >= last:
+            return
+        with Bar("training", steps * last, steps * first, show=show) as bar:
+            take_step = runner(self.step)
+            for epoch in range(first, last):
+                began = time.perf_counter()
+                record = {**self._one_epoch(epoch, take_step, bar), **self._validate(epoch)}
+                record["seconds"] = time.perf_counter() - began
+                self._account(record)
+                bar.show(record)
+                if (epoch + 1) % self.settings.checkpoint_every == 0 or epoch + 1 == last:
+                    self._write_state()
+
+    def finish(self) -> TrainResult:
+        """Write the models and leave the chosen one in the module."""
+        last = _copy(self.model)
+        kept = {"last": last, "best": self.best} if len(self.x_val) else {"last": last}
+        for name, weights in kept.items():
+            self.model.load_state_dict(weights)
+            if self.settings.prune == "one-shot" and self.settings.epochs:
+                apply_masks(self.model, keep_masks(self.model, self.settings.prune_ratio))
+                kept[name] = _copy(self.model)
+            self._save_model(name)
+        self.model.load_state_dict(kept[self.settings.select])
+        self.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        self.model.eval()
+        chosen = None if self.directory is None else self._file(self.settings.select)
+        return TrainResult(self.model, self.progress.history, self.progress.best_epoch, chosen)
+
+    def _one_epoch(self, epoch: int, take_step: Callable[[], None], bar: Bar) -> dict[str, float]:
+        """All steps of an epoch; the means of what they measured."""
+        step, task = self.step, self.step.task
+        task.generator.manual_seed(seed_for(self.seed, epoch, "steps"))
+        if step.objective.begin_epoch is not None:
+            step.objective.begin_epoch(task, epoch)
+        rates = factors(self.settings, epoch, step.steps)
+        step.begin_epoch(permutation(self.seed, epoch, len(step.x)), rates)
+        at_once = step.x.device.type == "cpu"  # elsewhere a look at the loss would hold up the device
+        for i in range(1, step.steps + 1):
+            take_step()
+            if at_once and step.diverged:
+                self._give_up(epoch)
+            if i % BAR_EVERY == 0 or i == step.steps:
+                bar.advance((i - 1) % BAR_EVERY + 1)
+        if step.diverged or not is_finite(self.model):
+            self._give_up(epoch)
+        return {"epoch": epoch + 1, "lr": rates[0] * self.settings.lr, **step.means()}
+
+    def _validate(self, epoch: int) -> dict[str, float]:
+        """Accuracy on the held-out images, clean (sa) and under FGSM (ra)."""
+        if len(self.x_val) == 0:
+            return {}
+        try:
+            found = search(
+                self.model,
+                images(self.x_val),
+                self.y_val,
+                self.settings.eps,
+                "fgsm",
+                seed=seed_for(self.seed, epoch, "validation"),
+            )
+        except NumericalError:
+            self._give_up(epoch)
+        sa = accuracy(self.model, self.x_val, self.y_val)
+        return {"sa": sa, "ra": float((~found.broken).float().mean())}
+
+    def _account(self, record: dict[str, float]) -> None:
+        """Enter an epoch into the books; keep its weights if it is the best so far."""
+        done = int(record["epoch"])
+        self.progress = replace(self.progress, epoch=done, history=(*self.progress.history, record))
+        if record.get("ra", -1.0) > self.progress.best_ra:
+            self.progress = replace(self.progress, best_epoch=done, best_ra=record["ra"])
+            for name, tensor in self.model.state_dict().items():
+                self.best[name].copy_(tensor)
+        for write in self.writers:
+            write(record)
+
+    def _give_up(self, epoch: int) -> NoReturn:
+        """The run diverged: say so, and leave the last good state as models that can be loaded."""
+        advice = "lower the learning rate or the regularisers' weights"
+        if self.directory is None:
+            raise NumericalError(f"training diverged in epoch {epoch + 1}: the loss is NaN or infinite; {advice}.")
+        self.states.wait()
+        self.progress = read_state(self._file("state"), self.step, self.best, self.identity)
+        self.finish()
+        raise NumericalError(
+            f"training diverged in epoch {epoch + 1}: the loss is NaN or infinite; the models in "
+            f"{self.directory / 'checkpoints'} are those after epoch {self.progress.epoch}; {advice}."
+        )
+
+    def _file(self, name: str) -> Path:
+        assert self.directory is not None
+        return self.directory / "checkpoints" / f"{name}.safetensors"
+
+    def _write_state(self) -> None:
+        if self.directory is not None:
+            self.states.write(self._file("state"), self.step, self.best, self.progress, self.identity)
+
+    def _save_model(self, name: str) -> None:
+        if self.directory is not None:
+            extra = {**self.identity, "epoch": self.progress.best_epoch if name == "best" else self.progress.epoch}
+            models.save(self.model, self._file(name), extra=extra)
+
+
+def _copy(model: nn.Module) -> dict[str, Tensor]:
+    """The weights and buffers as they are now."""
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,86 @@
+"""From a model, data and settings to a step that is ready to run; everything that can be wrong is found here."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.data import Dataset
+from lipgraft.data.augment import AUGMENT, unchanged
+from lipgraft.errors import NumericalError, SettingsError, UnsupportedOperationError
+from lipgraft.network import trace
+from lipgraft.network.graph import Graft, Network
+from lipgraft.training.optimiser import Sgd
+from lipgraft.training.pruning import apply_masks, keep_masks
+from lipgraft.training.registry import Task, objective_named
+from lipgraft.training.schedule import schedule_named
+from lipgraft.training.settings import TrainSettings
+from lipgraft.training.step import Step
+
+MODE_DEPENDENT = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+"""Layers that compute something else in training than in evaluation, so that the traced graph is not the step's."""
+
+
+def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: torch.device) -> Step:
+    """The step of a run that starts at the model's present weights. The model is moved to the device."""
+    objective, _ = objective_named(settings.objective), schedule_named(settings.schedule)
+    train_indices, _ = data.split()
+    if settings.batch > len(train_indices):
+        raise SettingsError(
+            f"a batch of {settings.batch} is larger than the {len(train_indices)} training images of {data.name}; "
+            "choose a smaller batch."
+        )
+    if not is_finite(model):
+        raise NumericalError("the model to train has weights that are NaN or infinite; start from another checkpoint.")
+    model.to(device).train()
+    if device.type == "cuda":
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x, y = (t[train_indices.to(t.device)].to(device) for t in (data.x_train, data.y_train))
+    shape = (len(x), *data.input_shape)
+    memory = {name: torch.zeros(shape, device=device) for name in objective.memory}
+    task = Task(model, settings, torch.Generator(device), traced(model, settings, data.input_shape), memory)
+    keep = keep_masks(model, settings.prune_ratio) if settings.prune == "fixed" and settings.epochs else {}
+    apply_masks(model, keep)
+    augment = AUGMENT[data.augment] if settings.augment else unchanged
+    return Step(task, Sgd(model, settings), x, y, augment, keep)
+
+
+def traced(model: nn.Module, settings: TrainSettings, shape: tuple[int, ...]) -> Network | None:
+    """The model's graph, or None when it has none that training could use."""
+    if any(isinstance(module, MODE_DEPENDENT) for module in model.modules()):
+        return None
+    try:
+        network = trace(model, shape)
+    except UnsupportedOperationError:
+        if settings.slope or settings.rs:  # these need the graph; nothing else does
+            raise
+        return None
+    return network if _is_live(network, model) else None
+
+
+def _is_live(network: Network, model: nn.Module) -> bool:
+    """Whether the graph holds every trained parameter itself: one computed from others would be a stale copy."""
+    fields = [value for node in network.nodes for value in vars(node).values()]
+    parts = [part for value in fields for part in (vars(value).values() if isinstance(value, Graft) else (value,))]
+    held = {part.data_ptr() for part in parts if isinstance(part, Tensor)}
+    return all(parameter.data_ptr() in held for parameter in model.parameters() if parameter.requires_grad)
+
+
+def seed_for(seed: int, epoch: int, purpose: str) -> int:
+    """A seed of its own for each epoch and purpose: a run resumed at an epoch draws the same numbers."""
+    digest = hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def permutation(seed: int, epoch: int, count: int) -> Tensor:
+    """The order of the training images in an epoch, the same on every device."""
+    generator = torch.Generator().manual_seed(seed_for(seed, epoch, "order"))
+    return torch.randperm(count, generator=generator)
+
+
+def is_finite(model: nn.Module) -> bool:
+    """Whether all weights and buffers are finite. Waits for the device."""
+    floats = [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
+    return not floats or bool(torch.stack([torch.isfinite(tensor).all() for tensor in floats]).all())

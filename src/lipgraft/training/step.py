@@ -1,0 +1,94 @@
+"""One training step on tensors that stay where they are, so that it can run plainly or be captured and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lipgraft.data import images
+from lipgraft.training import fused
+from lipgraft.training.optimiser import Sgd, clipped
+from lipgraft.training.precision import products_in, resolve
+from lipgraft.training.pruning import apply_masks
+from lipgraft.training.registry import REGULARISERS, Batch, Task, objective_named
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+class Step:
+    """Draws the next batch of the epoch, augments, attacks, differentiates, updates; everything on the device.
+
+    x: (N, H, W, C) uint8 and y: (N,), the training images; keep: masks of pruned weights. `begin_epoch` fills the
+    tables that the steps of an epoch read: which images, which learning rates.
+    """
+
+    def __init__(
+        self, task: Task, optimiser: Sgd, x: Tensor, y: Tensor, augment: Augment, keep: dict[str, Tensor]
+    ) -> None:
+        settings, device = task.settings, x.device
+        self.task, self.optimiser, self.x, self.y, self.augment, self.keep = task, optimiser, x, y, augment, keep
+        self.objective = objective_named(settings.objective)
+        self.weights = settings.weights()
+        self.steps = len(x) // settings.batch
+        self.fused = fused.applies(task)
+        self.precision = resolve(settings.precision, device)
+        self.names = ("loss", "objective", *self.weights, "accuracy")
+        self.order = torch.zeros(self.steps, settings.batch, dtype=torch.int64, device=device)
+        self.rates = torch.zeros(self.steps, len(optimiser.groups), device=device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.sums = torch.zeros(len(self.names), device=device)
+        self.diverged = torch.zeros((), device=device)  # 1 after a loss that is not finite: no update from then on
+
+    def begin_epoch(self, permutation: Tensor, factors: list[float]) -> None:
+        """permutation: (N,) order of the training images; factors: of the learning rate, one per step."""
+        self.order.copy_(permutation[: self.order.numel()].view_as(self.order))
+        self.rates.copy_(self.optimiser.rates(factors))
+        self.position.zero_()
+        self.sums.zero_()
+
+    def __call__(self) -> None:
+        with products_in(self.precision, self.x.device):
+            batch = self._batch()
+            terms, logits = self._terms(batch)
+            loss = terms["objective"] + sum(weight * terms[name] for name, weight in self.weights.items())
+            gradients = torch.autograd.grad(loss, self.optimiser.parameters, materialize_grads=True)
+        loss = loss.detach()
+        torch.maximum(self.diverged, 1 - torch.isfinite(loss).float(), out=self.diverged)
+        gradients = clipped(gradients, self.task.settings.clip)
+        self.optimiser.step(gradients, self.rates.index_select(0, self.position).squeeze(0), self.diverged)
+        apply_masks(self.task.model, self.keep)
+        accuracy = (logits.detach().argmax(1) == batch.y).float().mean()
+        parts = [terms[name].detach().float() for name in ("objective", *self.weights)]
+        self.sums.add_(torch.stack([loss.float(), *parts, accuracy]))
+        self.position.add_(1)
+
+    def means(self) -> dict[str, float]:
+        """The epoch's mean of each part of the loss, and of the accuracy on the images trained on. Waits."""
+        return dict(zip(self.names, (self.sums / max(self.steps, 1)).tolist(), strict=True))
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that a step changes."""
+        model = self.task.model
+        changed = [*model.parameters(), *model.buffers(), *self.optimiser.momenta.values(), *self.task.memory.values()]
+        return [*(t.detach() for t in changed), self.position, self.sums, self.diverged]
+
+    def _batch(self) -> Batch:
+        index = self.order.index_select(0, self.position).squeeze(0)
+        x = self.augment(images(self.x.index_select(0, index)), self.task.generator)
+        if x.device.type == "cuda":
+            x = x.contiguous(memory_format=torch.channels_last)
+        return Batch(x, self.y.index_select(0, index), index)
+
+    def _terms(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The parts of the loss by name, unweighted, and the logits."""
+        terms: dict[str, Tensor] = {}
+        if self.fused:
+            terms["objective"], logits, terms["grad-align"] = fused.fat_grad_align(self.task, batch)
+        else:
+            terms["objective"], logits = self.objective.loss(self.task, batch)
+        for name in self.weights:
+            if name not in terms:
+                terms[name] = REGULARISERS[name](self.task, batch)
+        return terms, logits

@@ -1,0 +1,74 @@
+"""`verify`: one verb for a batch of images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from lipgraft.inputs import labels, pixels, seconds
+from lipgraft.verification.bab import Watch
+from lipgraft.verification.branching import branching_named
+from lipgraft.verification.cascade import cascade
+from lipgraft.verification.job import Job
+from lipgraft.verification.ledger import Decided
+from lipgraft.verification.settings import VerifySettings
+from lipgraft.verification.verdict import Verdict
+
+
+def verify(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float | Tensor,
+    *,
+    timeout: float | None = None,
+    low: float | None = 0.0,
+    high: float | None = 1.0,
+    settings: VerifySettings | None = None,
+) -> list[Verdict]:
+    """Is every point within eps of x (in the maximum norm, inside [low, high]) classified as y? One verdict per image.
+
+    An image is verified if the true logit is strictly the largest at every such point, falsified if a wrong logit is
+    strictly larger than the true one at some point; a tie is neither. A verdict speaks of the model in evaluation mode
+    as a function of real numbers, with the weights that it stores; one of half precision is computed with in single
+    precision. The model is left as it was.
+
+    x: (B, *shape), inside [low, high], any module of supported operations takes it; y: (B,) true classes; eps: a number
+    or (B,).
+    timeout: seconds of device time per image, 300 unless given here or in the settings.
+    """
+    verdicts: dict[int, Verdict] = dict(
+        verify_stream(model, x, y, eps, timeout=timeout, low=low, high=high, settings=settings)
+    )
+    return [verdicts[image] for image in sorted(verdicts)]
+
+
+def verify_stream(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float | Tensor,
+    *,
+    timeout: float | None = None,
+    low: float | None = 0.0,
+    high: float | None = 1.0,
+    settings: VerifySettings | None = None,
+    watch: Watch | None = None,
+) -> Iterator[Decided]:
+    """`verify`, delivering (place in the batch, verdict) as images end. Wrong arguments are refused before the first.
+
+    watch: called after every round of branch and bound with the number of subproblems bounded in it.
+    """
+    began = time.perf_counter()
+    chosen = settings or VerifySettings()
+    if timeout is not None:
+        chosen = replace(chosen, timeout=seconds(timeout, "timeout"))
+    branching_named(chosen.branching)
+    x = pixels(x, low, high)
+    y = labels(y, len(x), x.device)
+    if len(x) == 0:
+        return iter(())
+    return cascade(Job.of(model, x, y, eps, low, high, chosen, began), watch)

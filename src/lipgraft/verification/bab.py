@@ -1,0 +1,292 @@
+"""Branch and bound with multipliers over one pool of subproblems of all images and target classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from lipgraft.attacks.search import default_batch
+from lipgraft.bounds.numerics import proved
+from lipgraft.verification.capture import Replayed
+from lipgraft.verification.counterexample import short_attack
+from lipgraft.verification.job import Job
+from lipgraft.verification.leaves import OutOfTimeError, solve_leaf
+from lipgraft.verification.ledger import Decided
+from lipgraft.verification.memory import affordable, explain, fitting, pool_limits, release
+from lipgraft.verification.opened import Opened
+from lipgraft.verification.pool import Pool
+from lipgraft.verification.round import Children, Round
+from lipgraft.verification.subproblems import Subproblems
+
+SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
+PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
+SMALLEST = 32  # parents in the smallest captured batch; the next ones are four times as large
+
+Watch = Callable[[int], None]
+"""Called after every round with the number of subproblems bounded in it."""
+
+
+class BranchAndBound:
+    """Rounds over the pool until every image is decided.
+
+    An image is verified when none of its subproblems is open, so a subproblem may leave the pool only because it is
+    proved or because its image has ended.
+    """
+
+    def __init__(self, job: Job, opened: Opened, watch: Watch | None = None) -> None:
+        self.job, self.roots, self.floor, self.watch = job, opened.roots, opened.floor.clone(), watch
+        self.number = self.roots.number.tolist()
+        self.stopped = [False] * len(self.number)
+        self.done: list[Decided] = []
+        layout = self.roots.layout
+        first = opened.sub.widened(self.roots.open.shape[1], SPLITS, layout.size)
+        leaf = ~(self.roots.open[first.image] < layout.size).any(1)
+        self.first_leaves = first.at(leaf)
+        limits = pool_limits(job.x.device, job.settings.pool_gigabytes, job.settings.spill_gigabytes)
+        self.pool = Pool(first.at(~leaf), layout.size, *limits)
+        fit = fitting(layout, job.x.device, job.x.dtype, job.settings.batch) // 2
+        self.parents = affordable(job.network, job.x.device, PASSES, fit)
+        self.round = Round(self.roots, job.settings)
+        self.step = Replayed(self.round, job.x.device, job.settings.capture)
+        self.rounds = 0
+        for number in self.number:
+            job.ledger.method[number] = "bab"
+
+    def run(self) -> Iterator[Decided]:
+        """Verdicts as images end."""
+        with torch.no_grad():
+            self._stop_late()
+            self._solve(self.first_leaves)
+            self._finish()
+        yield from self._drain()
+        while not all(self.stopped):
+            with torch.no_grad():
+                self._stop_late()
+                self._round()
+                self._finish()
+            yield from self._drain()
+
+    def _drain(self) -> list[Decided]:
+        done, self.done = self.done, []
+        return done
+
+    # --- ends of images
+
+    def _stop(self, place: int, verdict: Decided) -> None:
+        """End an image and forget its subproblems."""
+        self.stopped[place] = True
+        self.done.append(verdict)
+        self.pool.drop(place)
+
+    def _give_up(self, place: int, reason: str) -> None:
+        """End an image without a proof; the worst bound among its open subproblems is what is known of its margin."""
+        worst = self.pool.worst(place)
+        if reason != "memory" and worst < torch.inf:
+            self.job.ledger.margin[self.number[place]] = min(worst, float(self.floor[place]))
+        self._stop(place, self.job.ledger.verdict(self.number[place], "unknown", reason=reason))
+
+    def _stop_late(self) -> None:
+        """Images that have used up their own time or subproblems, or all of them when the whole run's time is over."""
+        job, over, most = self.job, self.job.late(), self.job.settings.max_subproblems
+        for place, number in enumerate(self.number):
+            if self.stopped[place]:
+                continue
+            if over or job.out_of_time(number):
+                self._give_up(place, "timeout")
+            elif most is not None and job.ledger.subproblems[number] >= most:
+                self._give_up(place, "subproblems")
+
+    def _finish(self) -> None:
+        """Images without open subproblems, wherever they are kept, are verified: every one of theirs was proved."""
+        counts = self.pool.counts(len(self.number)).tolist()
+        floors = self.floor.tolist()
+        for place, number in enumerate(self.number):
+            if not self.stopped[place] and counts[place] == 0:
+                self._stop(place, self.job.ledger.verdict(number, "verified", margin=floors[place]))
+
+    def _alive(self) -> Tensor:
+        return ~torch.tensor(self.stopped, device=self.floor.device)
+
+    # --- rounds
+
+    def _round(self) -> None:
+        """Take the worst subproblems, split each, and deal with the halves."""
+        self.pool.refill()
+        slots = self.pool.select(self.parents)
+        if len(slots) == 0:
+            return
+        if int(self.pool.slots.depth[slots].max()) + 1 > self.pool.splits:
+            self.pool.deepen(2 * self.pool.splits)
+        parents = self.pool.take(slots)
+        with self._charged(parents):
+            children, reason = None, ""
+            try:
+                children = self._children(parents)
+            except RuntimeError as error:
+                reason = explain(error)
+        if children is None:
+            self._retry(parents, reason)
+            return
+        for number, count in self._numbers(parents):
+            self.job.ledger.subproblems[number] += 2 * count
+        try:
+            self._digest(parents, children)
+        except RuntimeError as error:
+            reason = explain(error)
+            release()
+            self._fail(parents, reason)  # some of the halves may be lost
+        self.rounds += 1
+        if self.watch is not None:
+            self.watch(2 * len(parents))
+
+    def _numbers(self, sub: Subproblems) -> list[tuple[int, int]]:
+        """The images of some subproblems, by their places in the caller's batch, and how many each has."""
+        counts = torch.bincount(sub.image, minlength=len(self.number)).tolist()
+        return [(number, count) for number, count in zip(self.number, counts, strict=True) if count]
+
+    @contextmanager
+    def _charged(self, sub: Subproblems) -> Iterator[None]:
+        """Charge the time that passes within to the images of some subproblems, by their share of them."""
+        ledger, counts = self.job.ledger, self._numbers(sub)
+        start = ledger.now()
+        try:
+            yield
+        finally:
+            spent = ledger.now() - start
+            for number, count in counts:
+                ledger.charge([number], spent * count / len(sub))
+
+    def _children(self, parents: Subproblems) -> Children:
+        """Both halves of every parent. On a GPU the batch is filled up to one of a few sizes, which are captured."""
+        count = size = len(parents)
+        if self.step.enabled:
+            size = SMALLEST
+            while size < count:
+                size *= 4
+            size = max(count, min(size, self.parents))
+        out = self.step(parents.filled_up(size) if size > count else parents)
+        if size == count:
+            return out
+        real = torch.arange(count, device=out.leaf.device)
+        real = torch.cat([real, real + size])
+        return Children(out.sub.at(real), out.leaf[real], out.point[real], out.margin[real])
+
+    def _retry(self, parents: Subproblems, reason: str) -> None:
+        """Try again without graphs, then with smaller batches; at last the images of this batch end without a proof."""
+        captured = self.step.give_up()
+        release()
+        if captured or (reason == "memory" and len(parents) > 1):
+            self.parents = self.parents if captured else max(1, len(parents) // 2)
+            self.pool.push(parents)
+        else:
+            self._fail(parents, reason)
+
+    def _fail(self, parents: Subproblems, reason: str) -> None:
+        for place in sorted(set(parents.image.tolist())):
+            if not self.stopped[place]:
+                self._stop(place, self.job.ledger.failed(self.number[place], reason))
+
+    def _digest(self, parents: Subproblems, children: Children) -> None:
+        """Drop what is proved, end what is broken, put the rest back, and solve leaves."""
+        sub, good = children.sub, proved(children.sub.bound)
+        with self._charged(parents):
+            self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
+            self._confirm(sub.image, children.point, children.margin)
+        every = self.job.settings.search_every
+        if every and self.rounds % every == 0:
+            self._search(children)
+        with self._charged(parents):
+            left = ~good & self._alive()[sub.image]
+            self._make_room(sub.image[left & ~children.leaf])
+            left &= self._alive()[sub.image]
+            self.pool.push(sub.at(left & ~children.leaf))
+        self._solve(sub.at(left & children.leaf))
+
+    def _make_room(self, image: Tensor) -> None:
+        """End the images with the most subproblems until those of these images, (B,), fit on the device or the host."""
+        waiting = torch.bincount(image, minlength=len(self.number))
+        while not self.pool.fits(int((waiting * self._alive()).sum())):
+            open_ = self.pool.counts(len(self.number)) + waiting
+            self._give_up(int((open_ * self._alive()).argmax()), "memory")
+
+    # --- counterexamples and leaves
+
+    def _replay(self, place: int, point: Tensor) -> bool:
+        """Whether the point is a counterexample; then the image ends."""
+        number = self.number[place]
+        seen = self.job.replay(number, point)
+        if seen is None:
+            return False
+        verdict = self.job.ledger.verdict(number, "falsified", counterexample=seen[0], margin=seen[1])
+        self._stop(place, verdict)
+        return True
+
+    def _confirm(self, image: Tensor, point: Tensor, margin: Tensor) -> None:
+        """Show the model each image's worst point, if its margin is negative. image, margin: (B,)."""
+        rows = worst_rows(image, margin, len(self.number))
+        for row in rows[margin[rows] < 0].tolist():
+            if not self.stopped[int(image[row])]:
+                self._replay(int(image[row]), point[row])
+
+    def _search(self, children: Children) -> None:
+        """A short attack from each image's worst point."""
+        job, sub = self.job, children.sub
+        rows = worst_rows(sub.image, children.margin, len(self.number))
+        rows = rows[self._alive()[sub.image[rows]]]
+        most = affordable(job.network, job.x.device, 1, default_batch(job.x.device))
+        for some in torch.split(rows, most):
+            number = self.roots.number[sub.image[some]]
+            late = job.limit(number.tolist())
+            if len(some) == 0 or late():
+                return
+            with job.ledger.share(number.tolist()):
+                found = short_attack(
+                    job, number, children.point[some], sub.target[some], job.settings.search_steps, late
+                )
+                self._confirm(sub.image[some], *found)
+
+    def _solve(self, leaves: Subproblems) -> None:
+        """Fully split and not proved: multipliers are optimised for longer; what is left is decided exactly.
+
+        Without a proof the linear program's solution is a counterexample, or a rounding error keeps the image open.
+        """
+        leaves = leaves.at(self._alive()[leaves.image])
+        if len(leaves) == 0:
+            return
+        with self._charged(leaves):
+            late = self.job.limit([number for number, _ in self._numbers(leaves)])
+            bound = self.round.leaf_bounds(leaves, late)
+        good = proved(bound)
+        self.floor = self.floor.scatter_reduce(0, leaves.image, torch.where(good, bound, torch.inf), "amin")
+        leaves = leaves.at(~good)
+        for row, place in enumerate(leaves.image.tolist()):
+            if not self.stopped[place]:
+                with self.job.ledger.share([self.number[place]]):
+                    self._solve_exactly(leaves, row, place)
+
+    def _solve_exactly(self, leaves: Subproblems, row: int, place: int) -> None:
+        """The linear program of one leaf, within the time of its image."""
+        end = self.job.ledger.now() + self.job.left([self.number[place]])
+        try:
+            leaf = solve_leaf(self.roots, leaves, row, self.job.settings.lp_size, lambda: end - self.job.ledger.now())
+        except OutOfTimeError:
+            self._give_up(place, "timeout")
+            return
+        exact = torch.tensor(-torch.inf if leaf is None else leaf.bound, dtype=torch.float64)
+        if bool(proved(exact)):
+            self.floor[place] = torch.minimum(self.floor[place], exact.to(self.floor))
+        elif leaf is None or not self._replay(place, leaf.point):
+            self._give_up(place, "gap")
+
+
+def worst_rows(image: Tensor, margin: Tensor, images: int) -> Tensor:
+    """For each image that is present, the row with its smallest margin. image, margin: (B,) -> (at most `images`,)."""
+    least = torch.full((images,), torch.inf, dtype=margin.dtype, device=margin.device)
+    least = least.scatter_reduce(0, image, margin, "amin")
+    rows = torch.nonzero(margin == least[image]).flatten()
+    first = torch.full((images,), len(image), dtype=torch.int64, device=image.device)
+    first = first.scatter_reduce(0, image[rows], rows, "amin")
+    return first[first < len(image)]

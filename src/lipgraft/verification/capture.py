@@ -1,0 +1,80 @@
+"""Replay a round as a CUDA graph, so that Python is not what the device waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipgraft.verification.round import Children
+from lipgraft.verification.subproblems import Subproblems
+
+Shape = tuple[int, ...]
+
+# A capture costs a few plain rounds; a shape that is used this often is worth it. They also warm the libraries up.
+USES_BEFORE_CAPTURE = 3
+
+
+@dataclass(frozen=True, eq=False)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    parents: Subproblems
+    children: Children
+
+
+class Replayed:
+    """Calls `function` on subproblems; on a GPU, from its fourth use of a shape on, by replaying a graph.
+
+    The children of a replay live in the graph's memory: they are valid until the next call.
+    """
+
+    def __init__(self, function: Callable[[Subproblems], Children], device: torch.device, enabled: bool) -> None:
+        self.function, self.device = function, device
+        self.enabled = enabled and device.type == "cuda"
+        self.uses: dict[Shape, int] = {}
+        self.graphs: dict[Shape, _Captured] = {}
+        self.memory: Any = None  # a handle; its type changes between versions of PyTorch
+
+    def __call__(self, parents: Subproblems) -> Children:
+        if not self.enabled:
+            return self.function(parents)
+        shape = (*parents.alpha.shape, parents.neuron.shape[1])
+        self.uses[shape] = self.uses.get(shape, 0) + 1
+        if self.uses[shape] <= USES_BEFORE_CAPTURE:
+            return self.function(parents)
+        if shape not in self.graphs:
+            self.graphs[shape] = self._capture(parents)
+        captured = self.graphs[shape]
+        _copy(parents, captured.parents)
+        captured.graph.replay()
+        return captured.children
+
+    def give_up(self) -> bool:
+        """Go on without graphs and free their memory; whether there were any to give up."""
+        before, self.enabled, self.memory = self.enabled, False, None
+        self.graphs.clear()
+        return before
+
+    def _capture(self, parents: Subproblems) -> _Captured:
+        static = Subproblems(**{name: t.clone() for name, t in parents.tensors().items()})
+        if self.memory is None:
+            self.memory = torch.cuda.graph_pool_handle()
+        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            self.function(static)
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # Graphs are replayed one at a time and their results used before the next: they can share their memory.
+        with torch.cuda.graph(graph, pool=self.memory):
+            children = self.function(static)
+        return _Captured(graph, static, children)
+
+
+def _copy(source: Subproblems, to: Subproblems) -> None:
+    into: dict[str, Tensor] = to.tensors()
+    for name, tensor in source.tensors().items():
+        into[name].copy_(tensor)

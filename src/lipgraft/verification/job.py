@@ -1,0 +1,137 @@
+"""One call of the verifier: the model, the images and their boxes, checked, and the time that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.attacks.ascent import project
+from lipgraft.attacks.methods import misclassified, worst_margin
+from lipgraft.bounds.memory import Late
+from lipgraft.box import Box
+from lipgraft.errors import SettingsError
+from lipgraft.inputs import any_pixel, check_classes, labels, pixels, radii
+from lipgraft.network import Graft, Network, call, evaluated, full_precision, kinks_at_zero, like, subject, trace
+from lipgraft.rounding import within
+from lipgraft.verification.ledger import Ledger
+from lipgraft.verification.settings import VerifySettings
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """network: the model's graph, detached, in the dtype of all bounds. x: (B, *shape), inside [low, high]; y: (B,).
+
+    eps: (B,), in double precision. box: the B boxes that proofs speak of, rounded outward; inner: those that hold
+    counterexamples, rounded inward. finite: (B,), whether an image's pixels are; those of others are set to a valid
+    one, and they are never bounded.
+    """
+
+    model: nn.Module
+    network: Network
+    x: Tensor
+    y: Tensor
+    eps: Tensor
+    box: Box
+    inner: Box
+    finite: Tensor
+    low: float | None
+    high: float | None
+    settings: VerifySettings
+    ledger: Ledger
+
+    @staticmethod
+    def of(
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        eps: float | Tensor,
+        low: float | None,
+        high: float | None,
+        settings: VerifySettings,
+        began: float | None = None,
+    ) -> Job:
+        """began: when the call began, by time.perf_counter; `total_seconds` counts from there."""
+        with full_precision():
+            model = subject(model)
+            x = pixels(x, low, high, like=like(model, x))
+            y, radius = labels(y, len(x), x.device), radii(eps, len(x), x.device)
+            network = kinks_at_zero(trace(model, tuple(x.shape[1:])).to(device=x.device))
+        if len(network.output_shape) != 1 or network.output_shape[0] < 2:
+            raise SettingsError(f"the model must return logits of at least two classes, got {network.output_shape}.")
+        check_classes(y, network.output_shape[0])
+        finite = torch.isfinite(x).flatten(1).all(1)
+        x = torch.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, any_pixel(low, high))
+        box, inner = Box.linf(x, radius, low=low, high=high), Box.inside(x, radius, low=low, high=high)
+        ledger = Ledger(len(x), x.device, began)
+        return Job(model, network, x, y, radius, box, inner, finite, low, high, settings, ledger)
+
+    # --- what the model says
+
+    def logits(self, points: Tensor) -> Tensor:
+        """The model's own answer, in evaluation mode and full precision. points: (B, *shape) -> (B, classes)."""
+        with torch.no_grad(), evaluated(self.model), full_precision():
+            return call(self.model, points)
+
+    def replay(self, image: int, point: Tensor) -> tuple[Tensor, float] | None:
+        """The point (on the CPU) and its margin, if it is a counterexample of the image; otherwise None.
+
+        point: (*shape). It is one if its exact distance is at most eps, it lies in the valid range, and the model,
+        given this point alone, returns finite logits of which a wrong one is strictly larger than the true one.
+        """
+        inside = within(point, self.x[image], self.eps[image]).all()
+        if self.low is not None:
+            inside &= (point.double() >= self.low).all()
+        if self.high is not None:
+            inside &= (point.double() <= self.high).all()
+        if not bool(inside):
+            return None
+        logits = self.logits(point[None])
+        margin = worst_margin(logits, self.y[image][None])
+        if not bool(torch.isfinite(logits).all() & misclassified(margin).all()):
+            return None
+        return point.detach().cpu().clone(), -float(margin)
+
+    def inward(self, images: Tensor, points: Tensor) -> Tensor:
+        """The nearest points where counterexamples may lie. images: (B,), points: (B, *shape)."""
+        return project(points, self.inner.lower[images], self.inner.upper[images])
+
+    # --- time
+
+    def late(self) -> bool:
+        """Whether the wall time of the whole run is over."""
+        limit = self.settings.total_seconds
+        return limit is not None and self.ledger.now() > limit
+
+    def left(self, images: Sequence[int], share: float = 1.0) -> float:
+        """Seconds until these images, which work together, have used this share of their time, or the run its own."""
+        limit, ledger = self.settings.timeout, self.ledger
+        own = sum(max(0.0, share * limit - ledger.spent[image]) for image in images)
+        total = self.settings.total_seconds
+        return own if total is None else max(0.0, min(own, total - ledger.now()))
+
+    def limit(self, images: Sequence[int], share: float = 1.0) -> Late:
+        """Asks the clock whether the time that is left to these images from now on is over."""
+        end = self.ledger.now() + self.left(images, share)
+        return lambda: self.ledger.now() > end
+
+    def out_of_time(self, image: int) -> bool:
+        return self.ledger.spent[image] > self.settings.timeout
+
+    def index(self, images: list[int]) -> Tensor:
+        return torch.tensor(images, dtype=torch.int64, device=self.x.device)
+
+
+def finite_weights(network: Network) -> bool:
+    """Whether every number that the network computes with is finite. Slopes of neurons that are not grafted are not."""
+    for node in network.nodes:
+        for value in vars(node).values():
+            if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
+                return False
+            if isinstance(value, Graft) and not bool(
+                (value.gamma.isfinite() & value.omega.isfinite() | ~value.mask).all()
+            ):
+                return False
+    return True

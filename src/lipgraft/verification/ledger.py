@@ -1,0 +1,90 @@
+"""What is known of every image so far, and the verdicts made of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from lipgraft.verification.verdict import Status, Verdict
+
+Decided = tuple[int, Verdict]
+"""An image's place in the batch, and its verdict."""
+
+
+class Ledger:
+    """Seconds, subproblems, margins and unstable shares by image.
+
+    seconds: as verdicts report them, without the attack; spent: everything, which the limit counts.
+    """
+
+    def __init__(self, images: int, device: torch.device, began: float | None = None) -> None:
+        """began: when the whole call began, by time.perf_counter; by default now."""
+        self.device = device
+        self.began = time.perf_counter() if began is None else began
+        self.seconds = [0.0] * images
+        self.spent = [0.0] * images
+        self.subproblems = [0] * images
+        self.margin: list[float | None] = [None] * images
+        self.unstable: list[float | None] = [None] * images
+        self.method: list[str | None] = [None] * images
+        self.correct: list[bool | None] = [None] * images
+        self.attacked = [False] * images
+
+    def now(self) -> float:
+        """Seconds since the call began, after the device has done all it was asked to."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - self.began
+
+    def charge(self, images: Iterable[int], seconds: float) -> None:
+        """Charge this time to each of these images."""
+        for image in images:
+            self.seconds[image] += seconds
+            self.spent[image] += seconds
+
+    @contextmanager
+    def share(self, images: list[int]) -> Iterator[None]:
+        """Charge the time that passes within to these images, equally."""
+        start = self.now()
+        try:
+            yield
+        finally:
+            self.charge(images, (self.now() - start) / max(len(images), 1))
+
+    def before_proofs(self, images: list[int]) -> None:
+        """From here on an image's time is the verifier's own; its limit still counts what the attack took."""
+        for image in images:
+            self.seconds[image] = 0.0
+
+    def verdict(
+        self,
+        image: int,
+        status: Status,
+        *,
+        method: str | None = None,
+        reason: str | None = None,
+        counterexample: Tensor | None = None,
+        margin: float | None = None,
+    ) -> Decided:
+        """The image's verdict. method, margin: those noted last, unless given."""
+        known = self.margin[image] if margin is None else margin
+        return image, Verdict(
+            status=status,
+            reason=reason,
+            counterexample=counterexample,
+            margin=known,
+            seconds=self.seconds[image],
+            method=self.method[image] if method is None else method,
+            subproblems=self.subproblems[image],
+            unstable=self.unstable[image],
+            correct=self.correct[image],
+            attacked=self.attacked[image],
+        )
+
+    def failed(self, image: int, reason: str) -> Decided:
+        """Out of memory is "unknown"; any other failure is an "error" with its text."""
+        return self.verdict(image, "unknown" if reason == "memory" else "error", reason=reason)

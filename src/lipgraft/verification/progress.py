@@ -1,0 +1,104 @@
+"""A live line for people: how far a run is, and when it ends, as far as anybody can say."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import get_args
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from lipgraft.verification.database import Row
+from lipgraft.verification.settings import VerifySettings
+from lipgraft.verification.verdict import Status
+
+
+class Progress:
+    """Counts of a run, shown on a terminal's standard error while it goes on.
+
+    settings: those of the run, whose limits bound the time that is left. clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        settings: VerifySettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._clock = settings, clock
+        self.total, self.new, self.subproblems = 0, 0, 0
+        # With all keys from the start: the line is made in a thread of its own, while this one counts.
+        self.counts = Counter(dict.fromkeys(get_args(Status), 0))
+        self.began = self.branching = self.last = clock()
+        self._console = console or Console(stderr=True)
+        # The line is made anew at every refresh: between two verdicts minutes may pass.
+        self._live = Live(
+            console=self._console, refresh_per_second=4, transient=True, get_renderable=lambda: Text(self.line())
+        )
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live.is_started:
+            self._live.stop()
+
+    def started(self, total: int, rows: list[Row]) -> None:
+        self.total = total
+        self.counts.update(row.verdict.status for row in rows)
+
+    def decided(self, row: Row) -> None:
+        self.new += 1
+        self.counts[row.verdict.status] += 1
+        self.last = self._clock()
+
+    def bounded(self, subproblems: int) -> None:
+        if self.subproblems == 0:
+            self.branching = self._clock()
+        self.subproblems += subproblems
+
+    def line(self) -> str:
+        """decided / all, by status, speed of branch and bound, time taken and time left."""
+        done, now = self.counts.total(), self._clock()
+        parts = [
+            f"decided {done}/{self.total}",
+            f"open {self.total - done}",
+            f"verified {self.counts['verified']}",
+            f"falsified {self.counts['falsified']}",
+        ]
+        if self.subproblems and now > self.branching:
+            parts.append(f"{self.subproblems / (now - self.branching):,.0f} subproblems/s")
+        parts.append(f"{_minutes(now - self.began)} so far")
+        parts += self._left(now, self.total - done)
+        return " | ".join(parts)
+
+    def _left(self, now: float, images: int) -> list[str]:
+        """The time left if the open images take as long as those before, or as the present one has taken by now.
+
+        Easy images end first, so this is not the most it can take; the run's limits are, where it has some.
+        """
+        most = self._most(now, images)
+        if self.new:
+            each = max((self.last - self.began) / self.new, now - self.last)
+            if each * images < most:
+                return [f"about {_minutes(each * images)} left"]
+        return [f"at most {_minutes(most)} left"] if most < float("inf") else []
+
+    def _most(self, now: float, images: int) -> float:
+        if self._settings is None:
+            return float("inf")
+        whole = self._settings.total_seconds
+        alone = self._settings.timeout * images
+        return alone if whole is None else min(alone, max(whole - (now - self.began), 0.0))
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

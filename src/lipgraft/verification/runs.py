@@ -1,0 +1,74 @@
+"""A verification run over test images of a data set: into a store, as images end, and resumable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lipgraft.data import Dataset, images
+from lipgraft.errors import SettingsError
+from lipgraft.network import full_precision, trace
+from lipgraft.settings import to_mapping
+from lipgraft.verification.api import verify_stream
+from lipgraft.verification.bab import Watch
+from lipgraft.verification.database import Row
+from lipgraft.verification.fingerprint import Identity
+from lipgraft.verification.settings import VerifySettings
+from lipgraft.verification.store import ResultStore
+
+RESULTS = "results.sqlite"
+
+
+def verify_run(
+    model: nn.Module,
+    data: Dataset,
+    eps: float,
+    out: str | os.PathLike[str],
+    *,
+    start: int = 0,
+    count: int | None = None,
+    settings: VerifySettings | None = None,
+    started: Callable[[int, list[Row]], None] | None = None,
+    decided: Callable[[Row], None] | None = None,
+    watch: Watch | None = None,
+) -> list[Row]:
+    """Verify `count` test images (all by default) from number `start` on, and return their rows, in order.
+
+    out: the run's folder, which gets `results.sqlite`; what it holds already is not done again. started(total, rows) is
+    called once with the rows found there, decided(row) for every new one, watch as in `verify_stream`.
+    """
+    chosen = settings or VerifySettings()
+    size = len(data.x_test)
+    wanted = range(start, size if count is None else min(start + count, size))
+    if start < 0 or not wanted:
+        raise SettingsError(
+            f"there are no images to verify; of {size} test images, start must be one and count at least 1."
+        )
+    identity = identity_of(model, data, eps, chosen)
+    with ResultStore(Path(out) / RESULTS, identity) as store:
+        before = [row for row in store.rows() if row.image in wanted]
+        if started is not None:
+            started(len(wanted), before)
+        done = {row.image for row in before}
+        todo = [index for index in wanted if index not in done]
+        if todo:
+            index = torch.tensor(todo, device=data.x_test.device)
+            x, y = images(data.x_test[index]), data.y_test[index]
+            labels = y.tolist()
+            for place, verdict in verify_stream(model, x, y, eps, settings=chosen, watch=watch):
+                row = Row(todo[place], labels[place], verdict)
+                store.put(row)
+                if decided is not None:
+                    decided(row)
+        return [row for row in store.rows() if row.image in wanted]
+
+
+def identity_of(model: nn.Module, data: Dataset, eps: float, settings: VerifySettings) -> Identity:
+    """What the verdicts on test images of a data set depend on."""
+    with full_precision():
+        network = trace(model, data.input_shape)
+    return Identity.of(network, data.x_test, data.y_test, eps, to_mapping(settings), data.name)
