@@ -11,7 +11,7 @@ import torch
 
 import lipgraft as lg
 from bounds_cases import classifier, random_box
-from lipgraft import data, grafting, models
+from lipgraft import grafting, models
 from lipgraft.bounds import benchmark, bound
 from lipgraft.bounds.benchmark import bench_bounds
 from lipgraft.bounds.measuring import environment, peak_memory
@@ -47,6 +47,13 @@ def test_the_dense_implementation_computes_the_same_bounds(
         torch.testing.assert_close(intervals[node.inputs[0]], want.layers[node.name], rtol=1e-8, atol=1e-8)
 
 
+def test_the_dense_implementation_knows_what_it_will_take() -> None:
+    dense = benchmark._load(benchmark.DENSE)
+    network = trace(models.build("cnn-b", "cifar10", seed=0), (3, 32, 32))
+    # conv2 has 8,192 neurons, and the rows of each stand on 8,192 neurons of conv1.
+    assert dense.bytes_per_image(network) == 4 * dense.LIVE * 8192 * 8192
+
+
 def test_every_method_is_measured_plain_and_grafted(checkpoint: Path) -> None:
     rows = bench_bounds(
         ["digits-cnn"], ["ibp", "crown", "alpha-crown"], 2, repeats=1, weights={"digits-cnn": checkpoint}
@@ -70,10 +77,10 @@ def test_every_method_is_measured_plain_and_grafted(checkpoint: Path) -> None:
 def test_the_shares_in_a_row_are_those_of_the_bounds(method: str, checkpoint: Path) -> None:
     eps, weights = 0.02, {"digits-cnn": checkpoint}
     row = bench_bounds(["digits-cnn"], [method], 20, "cpu", eps, weights, data="digits", repeats=1, compare=False)[0]
-    digits = data.load("digits")
+    digits = lg.data.load("digits")
     y = digits.y_test[:20]
     rows = torch.eye(10)[y].unsqueeze(1) - torch.eye(10).expand(20, -1, -1)  # the label's own row is zero
-    found = bound(models.load(checkpoint), lg.Box.linf(data.images(digits.x_test[:20]), eps), method, rows)
+    found = bound(models.load(checkpoint), lg.Box.linf(lg.data.images(digits.x_test[:20]), eps), method, rows)
     assert found.lower is not None
     others = torch.arange(10) != y.unsqueeze(1)
     assert row["verified"] == pytest.approx(float(((found.lower > 0) | ~others).all(1).float().mean()))

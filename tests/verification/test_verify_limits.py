@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_verify import classified, convolutional, radii
 from torch import Tensor, nn
 
 from lipgraft.verification import Verdict, VerifySettings, verify, verify_stream
 from lipgraft.verification.job import Job
 from lipgraft.verification.pool import Pool
 from lipgraft.verification.subproblems import Subproblems
+from test_verify import classified, convolutional, radii
 
 WEAK = VerifySettings(
     attack_restarts=0, search_every=0, alpha_iterations=0, refine="none", bab_iterations=0, leaf_iterations=0, batch=8

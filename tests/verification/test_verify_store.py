@@ -207,9 +207,7 @@ def changed(value: Any) -> list[Any]:
         return [other]
     if isinstance(value, tuple):
         return [(*value[:-1], value[-1] + 1)] if value else []
-    if isinstance(value, float):
-        return [value / 2 + 0.25]
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return [value + 1]
     if isinstance(value, str):
         return [value + "?"]
