@@ -6,8 +6,9 @@ from copy import deepcopy
 
 import pytest
 import torch
-from families import Case, Closed, case, names, outputs
 from torch import Tensor
+
+from families import Case, Closed, case, names, outputs
 
 
 def logits(one: Case, points: Tensor) -> Tensor:

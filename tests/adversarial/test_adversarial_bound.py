@@ -6,8 +6,8 @@ from copy import deepcopy
 
 import pytest
 import torch
-from families import case, names, outputs
 
+from families import case, names, outputs
 from lipgraft.bounds import METHODS, AlphaSettings, bound
 
 FEW = AlphaSettings(iterations=3)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from families import Closed, case, names, outputs
 from torch import Tensor
 
+from families import Closed, case, names, outputs
 from lipgraft.sensitivity import LipschitzSettings, lipschitz
 
 SLACK = 1e-4  # of the constant: float32's rounding of sums that cancel

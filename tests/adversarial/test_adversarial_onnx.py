@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import Case, case, names, outputs
 
+from families import Case, case, names, outputs
 from interop_cases import vnnlib
 from lipgraft.interop import VnnResult, export_onnx, verify_vnnlib
 from lipgraft.verification import VerifySettings

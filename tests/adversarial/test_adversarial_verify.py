@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from families import FAMILIES, Case, case, names
 from torch import nn
 
+from families import FAMILIES, Case, case, names
 from lipgraft.verification import Verdict, VerifySettings, verify
 
 SETTINGS = {

@@ -70,6 +70,16 @@ def test_algorithm_1_gives_the_mask_worked_out_by_hand():
     assert chosen(masks) == {"1": [0, 2], "3": [0, 1, 3], "5": [3, 4, 5, 6, 7, 8, 9]}
 
 
+def test_the_share_by_influence_is_of_the_layer_not_of_its_part_of_the_pool():
+    """Layer "1" has 5 neurons, 3 of them in the pool: share 0.4 is two neurons by s_wi (of the pool it would be one).
+
+    s_wi of 0, 1, 2 is 1*2, 0.5*5, 2*4: the two are 2 and 1. With one by s_wi, the second is the most unstable, 0.
+    """
+    model, scores = worked_example()
+    scores.layers["1"].width_max[1] = 5.0
+    assert chosen(select(model, scores, "weighted-interval", 0.6, share=0.4))["1"] == [1, 2]
+
+
 def test_lowest_weighted_interval_takes_the_other_end_of_the_same_pool():
     """As above, with the smallest s_wi: 1 for layer "3" (1.5), then 0 and 3; for layer "1" neuron 1 (1.5), then 0."""
     model, scores = worked_example()

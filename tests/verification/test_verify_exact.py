@@ -112,22 +112,22 @@ def check(verdicts: list[Verdict], exact: list[float], model: nn.Module, x: Tens
 
 
 KINDS = [("plain", False), ("plain", True), ("residual", False), ("residual", True), ("wide", False), ("leaky", False)]
+IMAGES = 22  # of each kind, for each of the settings
+CLEAR_ANSWERS = 84  # of these, so many at least have a clear answer
 
 
-@pytest.fixture(scope="module")
-def compared() -> dict[str, int]:
-    return {}
+def test_at_least_500_instances_are_compared() -> None:
+    assert IMAGES * len(SETTINGS) >= CLEAR_ANSWERS
+    assert CLEAR_ANSWERS * len(KINDS) >= 500
 
 
 @pytest.mark.parametrize(("kind", "graft"), KINDS, ids=[f"{k}{'-grafted' if g else ''}" for k, g in KINDS])
-def test_verdicts_agree_with_a_mixed_integer_program_in_both_directions(
-    kind: str, graft: bool, compared: dict[str, int]
-) -> None:
+def test_verdicts_agree_with_a_mixed_integer_program_in_both_directions(kind: str, graft: bool) -> None:
     statuses: set[str] = set()
     branched = clear = 0
     for seed, settings in enumerate(SETTINGS.values()):
         model = network(kind, graft, seed)
-        x, y, eps = images(model, 22, seed)
+        x, y, eps = images(model, IMAGES, seed)
         net = double(model)
         exact = [exact_margin(net, x[k], int(y[k]), float(eps[k])) for k in range(len(x))]
         verdicts = verify(model, x, y, eps, settings=settings)
@@ -136,13 +136,7 @@ def test_verdicts_agree_with_a_mixed_integer_program_in_both_directions(
         branched += sum(v.method == "bab" for v in verdicts)
     assert statuses >= {"verified", "falsified"}
     assert branched > 0
-    compared[f"{kind} {graft}"] = clear
-
-
-def test_at_least_500_instances_were_compared(compared: dict[str, int]) -> None:
-    if len(compared) < len(KINDS):
-        pytest.skip("needs the comparisons above")
-    assert sum(compared.values()) >= 500
+    assert clear >= CLEAR_ANSWERS
 
 
 @pytest.mark.parametrize("graft", [False, True])

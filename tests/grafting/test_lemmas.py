@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lipgraft.bounds import interval_bounds
+from lipgraft.bounds.relaxations import relax
 from lipgraft.box import Box
 from lipgraft.grafting import apply
 from lipgraft.grafting.scores.gain import gain
@@ -75,38 +76,6 @@ def all_unstable_with_slope(network: Network, box: Box, gamma: float) -> Network
 # --- Lemma 1 -----------------------------------------------------------------------------------------------------
 
 
-@given(lb=positive, ub=positive, c=st.floats(0.01, 1.0), at_lb=unit, at_ub=unit)
-@settings(max_examples=300, deadline=None)
-def test_lemma_1_holds_for_a_line_between_the_relaxations_lines(lb, ub, c, at_lb, at_ub):
-    """Premise: c z <= gamma z + omega <= chord on [lb, ub], which is the same at the two ends. Then the ReLU's error in
-    the lemma's sense, chord(ub) - c lb, is at least the line's gamma (ub - lb)."""
-    lb = -lb
-    chord_slope, chord_intercept = ub / (ub - lb), -ub * lb / (ub - lb)
-    left, right = at_lb * c * lb, c * ub + at_ub * (ub - c * ub)  # the line's values at lb and at ub
-    gamma = (right - left) / (ub - lb)
-    omega = left - gamma * lb
-    tolerance = 1e-9 * (ub - lb)
-    for z in (lb, ub):
-        assert c * z - tolerance <= gamma * z + omega <= chord_slope * z + chord_intercept + tolerance
-    assert chord_slope * ub + chord_intercept - c * lb >= gamma * (ub - lb) - tolerance
-
-
-def test_lemma_1_fails_without_its_premise():
-    lb, ub, c, gamma = -10.0, 1.0, 0.1, 0.4  # 0.4 z lies below 0.1 z at lb
-    assert ub - c * lb == pytest.approx(2.0)
-    assert gamma * (ub - lb) == pytest.approx(4.4)
-
-
-def test_lemma_1_does_not_bound_the_line_by_the_relus_own_interval():
-    """[lb, ub] = [-1, 1], c = 1, the line z: premise met, the lemma's error 2, ReLU's own width 1."""
-    lb, ub, gamma = -1.0, 1.0, 1.0
-    assert gamma * (ub - lb) == ub - 1.0 * lb == 2.0
-    assert gamma * (ub - lb) > ub
-
-
-# --- Lemma 2 -----------------------------------------------------------------------------------------------------
-
-
 def one_unit(lb: float, ub: float) -> tuple[Network, Box]:
     model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1)).double()
     with torch.no_grad():
@@ -114,6 +83,49 @@ def one_unit(lb: float, ub: float) -> tuple[Network, Box]:
             layer.weight.fill_(1.0)
             layer.bias.zero_()
     return trace(model, (1,)), Box(torch.tensor([[lb]]).double(), torch.tensor([[ub]]).double())
+
+
+def relu_error(lb: float, ub: float, c: float) -> float:
+    """The error of a relaxed ReLU in the lemma's sense, chord(ub) - c lb, from the engine's own two lines."""
+    network, box = one_unit(lb, ub)
+    node = network.nodes[network.names["1"]]
+    assert isinstance(node, Activation)
+    lines = relax(node, box.lower, box.upper, torch.full((1, 1, 1), c).double())
+    assert lines.upper_intercept is not None
+    assert lines.lower_slope.item() == pytest.approx(c)
+    return float(lines.upper_slope * ub + lines.upper_intercept - lines.lower_slope * lb)
+
+
+def line_width(lb: float, ub: float, gamma: float, omega: float = 0.0) -> float:
+    """The width of a neuron that is grafted by gamma z + omega."""
+    network, box = one_unit(lb, ub)
+    line = torch.tensor([gamma]).double(), torch.tensor([omega]).double()
+    return output_width(grafted(network, {"1": (torch.tensor([True]), *line)}), box).item()
+
+
+@given(lb=positive, ub=positive, c=st.floats(0.01, 1.0), at_lb=unit, at_ub=unit)
+@settings(max_examples=300, deadline=None)
+def test_lemma_1_holds_for_a_line_between_the_relaxations_lines(lb, ub, c, at_lb, at_ub):
+    """Premise: c z <= gamma z + omega <= chord on [lb, ub], which is the same at the two ends. Then the ReLU's error in
+    the lemma's sense is at least the grafted neuron's width, gamma (ub - lb)."""
+    lb = -lb
+    left, right = at_lb * c * lb, c * ub + at_ub * (ub - c * ub)  # the line's values at lb and at ub
+    gamma = (right - left) / (ub - lb)
+    assert relu_error(lb, ub, c) >= line_width(lb, ub, gamma, left - gamma * lb) - 1e-9 * (ub - lb)
+
+
+def test_lemma_1_fails_without_its_premise():
+    assert relu_error(-10.0, 1.0, 0.1) == pytest.approx(2.0)
+    assert line_width(-10.0, 1.0, 0.4) == pytest.approx(4.4)  # 0.4 z lies below 0.1 z at lb
+
+
+def test_lemma_1_does_not_bound_the_line_by_the_relus_own_interval():
+    """[lb, ub] = [-1, 1], c = 1, the line z: premise met, the lemma's error 2, ReLU's own width 1."""
+    assert line_width(-1.0, 1.0, 1.0) == pytest.approx(relu_error(-1.0, 1.0, 1.0)) == pytest.approx(2.0)
+    assert output_width(*one_unit(-1.0, 1.0)).item() == pytest.approx(1.0)
+
+
+# --- Lemma 2 -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("gamma", "width"), [(0.4, 4.4), (1.0, 11.0), (-5.0, 55.0)])
@@ -263,18 +275,23 @@ def test_theorem_1_holds_for_one_output_when_all_intervals_have_the_same_form(un
 def test_how_often_the_top_of_each_score_is_the_best_subset():
     """The counts of docs/lemmas.md: 1000 random layers of 8 unstable neurons and 3 outputs, k = 3, gamma = 0.4.
 
-    Widths in closed form: output j has sum_i |w_ij| ub_i, less |w_ij| gain_i for each grafted i (checked above).
+    Widths in closed form: output j has sum_i |w_ij| ub_i, less |w_ij| gain_i for each grafted i. On the first layers
+    this is held against the engine's intervals.
     """
     generator = torch.Generator().manual_seed(0)
     subsets = torch.tensor(list(combinations(range(8), 3)))
     best = {"paper": 0, "gain": 0}
     ahead = {"paper": 0.0, "gain": 0.0}
-    for _ in range(1000):
+    for number in range(1000):
         w = torch.randn(3, 8, generator=generator, dtype=torch.float64).abs()
         ub, width = torch.rand(2, 8, generator=generator, dtype=torch.float64)
         width = ub + width  # lb = ub - width < 0 < ub
         gains = gain(ub, width, 0.4)
         widths = ((w @ ub)[:, None] - (w * gains)[:, subsets].sum(-1)).amax(0)  # of every subset
+        if number < 3:
+            network, box = one_layer(w, ub - width, ub)
+            exact = [width_after(network, box, tuple(subset), 0.4) for subset in subsets.tolist()]
+            assert widths.tolist() == pytest.approx(exact)
         for name, score in {"paper": (w * width).amax(0), "gain": (w * gains).amax(0)}.items():
             chosen = torch.tensor(sorted(top_k(score, 3)))
             mine = widths[(subsets == chosen).all(1)]
@@ -289,7 +306,7 @@ def test_with_several_outputs_no_score_per_neuron_is_always_right():
     weights = torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 5.0]])
     lb, ub = -torch.ones(3).double(), torch.ones(3).double()
     network, box = one_layer(weights, lb, ub)
-    by_gain = top_k(weights.abs().amax(0)[:2] * 0.2, 1)  # among neurons 0 and 1
+    by_gain = top_k((weights.abs().amax(0) * gain(ub, ub - lb, 0.4))[:2], 1)  # among neurons 0 and 1
     assert by_gain == (0,)
     assert width_after(network, box, (1,), 0.4) < width_after(network, box, (0,), 0.4)
 

@@ -15,7 +15,7 @@ from lipgraft.runs import explain, load_experiment, load_recipe, recipe_names, r
 from lipgraft.settings import to_mapping
 from lipgraft.training import preset
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def written(folder: Path, name: str = "mine.yaml", **settings: Any) -> Path:

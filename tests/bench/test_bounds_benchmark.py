@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import lipgraft as lg
 from bounds_cases import classifier, random_box
 from lipgraft import grafting, models
 from lipgraft.bounds import benchmark, bound
@@ -65,15 +66,26 @@ def test_every_method_is_measured_plain_and_grafted(checkpoint: Path) -> None:
     for row in rows:
         assert row["network"] == "digits-cnn"
         assert row["weights"] == str(checkpoint)
-        assert row["images_per_second"] == row["batch"] / row["seconds"] > 0
-        assert row["peak_bytes"] >= 0
-        assert 0 <= row["unstable"] <= 1
-        assert 0 <= row["verified"] <= 1
-        if row["method"] == "crown":
-            assert row["ratio"] == row["images_per_second"] / row["dense_images_per_second"]
+        assert row["images_per_second"] > 0
+        assert ("ratio" in row) == (row["method"] == "crown")
     shares = {(row["grafted"], row["method"]): row["unstable"] for row in rows}
     assert shares[False, "crown"] < shares[False, "ibp"], "crown must decide neurons that intervals leave open"
     assert shares[True, "crown"] < shares[False, "crown"], "grafted neurons are never unstable"
+
+
+@pytest.mark.parametrize("method", ["ibp", "crown"])
+def test_the_shares_in_a_row_are_those_of_the_bounds(method: str, checkpoint: Path) -> None:
+    eps, weights = 0.02, {"digits-cnn": checkpoint}
+    row = bench_bounds(["digits-cnn"], [method], 20, "cpu", eps, weights, data="digits", repeats=1, compare=False)[0]
+    digits = lg.data.load("digits")
+    y = digits.y_test[:20]
+    rows = torch.eye(10)[y].unsqueeze(1) - torch.eye(10).expand(20, -1, -1)  # the label's own row is zero
+    found = bound(models.load(checkpoint), lg.Box.linf(lg.data.images(digits.x_test[:20]), eps), method, rows)
+    assert found.lower is not None
+    others = torch.arange(10) != y.unsqueeze(1)
+    assert row["verified"] == pytest.approx(float(((found.lower > 0) | ~others).all(1).float().mean()))
+    loose = [((lower < 0) & (upper > 0)).flatten() for lower, upper in found.layers.values()]
+    assert row["unstable"] == pytest.approx(float(torch.cat(loose).double().mean()))
 
 
 def test_a_grafted_checkpoint_is_measured_as_it_is(checkpoint: Path) -> None:

@@ -18,7 +18,7 @@ from lipgraft.report import PUBLISHED, published
 from lipgraft.runs import SCALES, ModelRecipe, Recipe, chosen, experiment_names, load_experiment, work
 from lipgraft.settings import to_mapping
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "src/lipgraft/experiments"
 
 

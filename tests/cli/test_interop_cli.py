@@ -357,7 +357,7 @@ def test_options_that_make_no_sense_together_are_one_line(line: str, words: str,
 def test_the_comparison_with_neuralsat_says_when_it_is_not_installed(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = Path(__file__).parents[1] / "bench" / "compare_neuralsat.py"
+    script = Path(__file__).parents[2] / "bench" / "compare_neuralsat.py"
     arguments = [str(script), str(table(tmp_path)[0]), "--python", str(tmp_path / "no-python")]
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as left:

@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from closed_forms import Block, always, coordinate, least_differences, linear, output_range, row_norms, worst_points
 from torch import Tensor, nn
 
+from closed_forms import Block, always, coordinate, least_differences, linear, output_range, row_norms, worst_points
 from exact_milp import double, least, least_margin
 from lipgraft.box import Box
 from lipgraft.grafting import GraftedActivation

@@ -15,6 +15,7 @@ import torch
 import typer
 
 import lipgraft
+from command_line import every_command, failure
 from lipgraft.cli import app, execute, main
 from lipgraft.cli.common import (
     DeviceOption,
@@ -30,23 +31,13 @@ from lipgraft.data import CATALOGUE
 from lipgraft.errors import SettingsError
 from lipgraft.models import build, load, save
 
-
-def failure(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on standard error."""
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
 # The frame
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"lipgraft {lipgraft.__version__}\n"
-    pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert pyproject["project"]["version"] == lipgraft.__version__
 
 
@@ -68,13 +59,6 @@ def test_python_m_lipgraft_is_the_same_command() -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("error: unknown data set 'x'.")
     assert done.stderr.count("\n") == 1
-
-
-def every_command(group: object, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    commands = getattr(group, "commands", None)
-    if commands is None:
-        return [path]
-    return [leaf for name, command in commands.items() for leaf in every_command(command, (*path, name))]
 
 
 @pytest.mark.parametrize("path", every_command(typer.main.get_command(app)), ids=" ".join)

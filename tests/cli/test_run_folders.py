@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import typer
 
+from command_line import every_command, failure
 from lipgraft import models, training
 from lipgraft.cli import app, main
 from lipgraft.cli.report import show
 from lipgraft.data import load
 from lipgraft.errors import LipgraftError
 from lipgraft.files import atomic_write_text
-from test_cli_core import every_command, failure
-from test_report import model, results
-
-import typer  # isort: skip
+from report_results import model, results
 
 
 @pytest.fixture
