@@ -20,8 +20,8 @@ import pytest
 
 from lipgraft.cli import main
 from lipgraft.report.charts import FIGURES
-from lipgraft.runs import experiment_names, load_experiment, reproduce, work
-from lipgraft.runs.reproduce import SHARED
+from lipgraft.runs import experiment_names, load_experiment, reproduce, workload
+from lipgraft.runs.reproduction import SHARED
 
 pytestmark = pytest.mark.xdist_group("smoke")  # one process makes the fixture, and runs all tests on it
 
@@ -116,7 +116,7 @@ def test_results_are_small_and_say_where_they_come_from(name: str, everything: t
 
 def test_what_experiments_share_is_made_once(everything: tuple[Path, Heard]) -> None:
     made = everything[1].made
-    total = work([load_experiment(name, "smoke") for name in NAMES])
+    total = workload([load_experiment(name, "smoke") for name in NAMES])
     assert sum(what.startswith("adversarial training") for what in made) == total.pretrainings == 8
     # Two rows may even come to the same mask and be one from there on.
     assert 30 < sum("fine-tuning" in what for what in made) <= total.finetunings

@@ -20,26 +20,16 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from lipgraft import grafting, models
+from lipgraft.bench import bench_verify
 from lipgraft.cli import main
 from lipgraft.data import Dataset
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.interop.module import INPUT, OnnxNetwork, Step
 from lipgraft.network import trace
-from lipgraft.verification import (
-    RESULTS,
-    Identity,
-    ResultStore,
-    Row,
-    StoreError,
-    Verdict,
-    VerifySettings,
-    bench_verify,
-    measure,
-    read_results,
-    verify_run,
-)
-from lipgraft.verification.fingerprint import network_fingerprint
-from lipgraft.verification.progress import Progress
+from lipgraft.runs import RESULTS, Identity, ResultStore, Row, StoreError, read_results, verify_run
+from lipgraft.runs.fingerprint import network_fingerprint
+from lipgraft.runs.progress import VerifyProgress
+from lipgraft.verification import Verdict, VerifySettings, measure
 
 SETTINGS = VerifySettings(images=4, attack_steps=5, attack_restarts=1, alpha_iterations=3, bab_iterations=2)
 IDENTITY = Identity("abc", "digits", 0.1, {"timeout": 1.0})
@@ -448,7 +438,7 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
 
 
 def test_the_live_line_counts_what_is_decided() -> None:
-    progress = Progress(Console(quiet=True))
+    progress = VerifyProgress(Console(quiet=True))
     with progress:
         progress.started(5, [example(0)])
         progress.decided(Row(1, 0, Verdict("verified")))
@@ -462,7 +452,7 @@ def test_the_live_line_counts_what_is_decided() -> None:
 def test_the_time_left_grows_while_nothing_is_decided_and_never_beyond_the_limits() -> None:
     now = [0.0]
     limits = VerifySettings(timeout=60.0, total_seconds=400.0)
-    progress = Progress(Console(quiet=True), limits, clock=lambda: now[0])
+    progress = VerifyProgress(Console(quiet=True), limits, clock=lambda: now[0])
     progress.started(110, [])
     assert progress.line().endswith("0:00 so far | at most 6:40 left")
     now[0] = 10.0
@@ -475,7 +465,7 @@ def test_the_time_left_grows_while_nothing_is_decided_and_never_beyond_the_limit
     assert progress.line().endswith("3:30 so far | at most 3:10 left")
     now[0] = 399.0
     assert progress.line().endswith("at most 0:01 left")
-    alone = Progress(Console(quiet=True), VerifySettings(timeout=60.0), clock=lambda: now[0])
+    alone = VerifyProgress(Console(quiet=True), VerifySettings(timeout=60.0), clock=lambda: now[0])
     alone.started(3, [])
     assert alone.line().endswith("at most 3:00 left")
 

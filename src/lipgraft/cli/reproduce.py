@@ -145,17 +145,17 @@ def _show(results: ExperimentResults, folder: Path) -> None:
 def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:
     """Every experiment and its work; the last line is the work of all together, what they share counted once."""
     experiments = [runs.load_experiment(name, scale, changes) for name in runs.experiment_names()]
-    each = [(one, runs.work([one])) for one in experiments]
+    each = [(one, runs.workload([one])) for one in experiments]
     if json:
         print_json([{"name": one.name, "title": one.title, "about": one.about, **vars(work)} for one, work in each])
         return
     lines = [(one.name, one.title, work) for one, work in each]
-    lines.append((ALL, "All of them; what they share is made once", runs.work(experiments)))
+    lines.append((ALL, "All of them; what they share is made once", runs.workload(experiments)))
     width = max(len(name) for name, _, _ in lines)
     for name, title, work in lines:
         say(f"{name:<{width}}  {title}. {_words(work)}")
 
 
-def _words(work: runs.Work) -> str:
+def _words(work: runs.Workload) -> str:
     trainings = f"{work.pretrainings} pre-trainings and {work.finetunings} fine-tunings, {work.epochs:,} epochs"
     return f"{trainings}; {work.images:,} images to certify."

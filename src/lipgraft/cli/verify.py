@@ -30,12 +30,10 @@ from lipgraft.cli.loading import load_model
 from lipgraft.cli.verify_vnnlib import verify_property, verify_table
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text, check_file, check_folder
+from lipgraft.runs import Row, verify_run
+from lipgraft.runs.progress import VerifyProgress
 from lipgraft.settings import build, to_mapping
-from lipgraft.verification.database import Row
-from lipgraft.verification.measures import Measures, measure
-from lipgraft.verification.progress import Progress
-from lipgraft.verification.runs import verify_run
-from lipgraft.verification.settings import VerifySettings
+from lipgraft.verification import Measures, VerifySettings, measure
 from lipgraft.version import __version__
 
 EPILOG = example(
@@ -149,7 +147,7 @@ def _verify_images(
     check_folder(out)
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
-    with Progress(settings=settings) as progress:
+    with VerifyProgress(settings=settings) as progress:
         _write_config(out, checkpoint, data, eps, settings, where)
         rows = verify_run(
             model,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,54 @@ from torch import nn
 from lipgraft import models, yaml_text
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
-from lipgraft.runs.environment import hardware, made_by, versions
+from lipgraft.runs.provenance import hardware, made_by, versions
 from lipgraft.runs.recipe import Recipe
-from lipgraft.runs.shared import Handover, Shared, link
+from lipgraft.runs.store import RESULTS
 from lipgraft.settings import to_mapping
 
 Result = dict[str, Any]
 Announce = Callable[[str, bool], None]
 """(what a stage does, whether it was done before)"""
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What a stage leaves besides its result. keep(path): put it there for others; bring(path): take it from there."""
+
+    suffix: str
+    keep: Callable[[Path], None]
+    bring: Callable[[Path], None]
+
+
+class SharedStages:
+    """A folder of finished stages by the digest of their inputs; every file is whole or not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def scratch(self, key: str) -> Path:
+        """Where the unfinished stage of this digest keeps what it needs to go on."""
+        return self.path / "unfinished" / key[:32]
+
+    def take(self, key: str, handover: Handover | None) -> dict[str, Any] | None:
+        """The record of a finished stage, with what it left brought along; None when it is not here."""
+        record = self._place(key, ".json")
+        if not record.exists() or (handover is not None and not self._place(key, handover.suffix).exists()):
+            return None
+        content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+        if handover is not None:
+            handover.bring(self._place(key, handover.suffix))
+        return content
+
+    def put(self, key: str, content: dict[str, Any], handover: Handover | None) -> None:
+        """The record goes last: where it is, everything is."""
+        if handover is not None:
+            self._place(key, handover.suffix).parent.mkdir(parents=True, exist_ok=True)
+            handover.keep(self._place(key, handover.suffix))
+        atomic_write_text(self._place(key, ".json"), json.dumps(content, indent=1))
+
+    def _place(self, key: str, suffix: str) -> Path:
+        return self.path / f"{key[:32]}{suffix}"
 
 
 class RunDirectory:
@@ -33,7 +76,9 @@ class RunDirectory:
     do not change is taken from there.
     """
 
-    def __init__(self, path: Path, announce: Announce = lambda what, done: None, shared: Shared | None = None) -> None:
+    def __init__(
+        self, path: Path, announce: Announce = lambda what, done: None, shared: SharedStages | None = None
+    ) -> None:
         self.path, self.announce, self.shared = path, announce, shared
         self.device = torch.device("cpu")
 
@@ -43,7 +88,7 @@ class RunDirectory:
 
     @property
     def store(self) -> Path:
-        return self.path / "results.sqlite"
+        return self.path / RESULTS
 
     @property
     def examples(self) -> Path:
@@ -138,7 +183,7 @@ class RunDirectory:
 
         if not file.exists():
             self._file(name).unlink(missing_ok=True)
-        handover = Handover(".safetensors", lambda place: link(file, place), lambda place: link(place, file))
+        handover = Handover(".safetensors", lambda place: _link(file, place), lambda place: _link(place, file))
         self.stage(name, what, inputs, work, handover)
         return models.load(file, device)
 
@@ -166,6 +211,18 @@ class RunDirectory:
 
     def _file(self, name: str) -> Path:
         return self.path / "stages" / f"{name}.json"
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under another name, without a second copy where the file system can do that."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".link-") as folder:
+        new = Path(folder) / target.name
+        try:
+            os.link(source, new)
+        except OSError:
+            shutil.copyfile(source, new)
+        os.replace(new, target)
 
 
 def _digest(inputs: Mapping[str, Any]) -> str:

@@ -11,11 +11,11 @@ import torch
 from lipgraft.files import atomic_write_text
 from lipgraft.locking import held
 from lipgraft.report import ExperimentResults, RunResults, experiment_summary, markdown, published, render_experiment
-from lipgraft.runs.collect import collect, measured
 from lipgraft.runs.directory import Announce, RunDirectory
 from lipgraft.runs.experiment import Experiment, ExperimentRun
+from lipgraft.runs.pipeline import run
 from lipgraft.runs.recipe import ModelRecipe
-from lipgraft.runs.whole import run
+from lipgraft.runs.results import collect, measured
 
 SHARED = "shared"
 """The folder, beside those of the experiments, of the stages that they share."""
