@@ -197,7 +197,9 @@ def changed(value: Any) -> list[Any]:
         return [other]
     if isinstance(value, tuple):
         return [(*value[:-1], value[-1] + 1)] if value else []
-    if isinstance(value, int | float):
+    if isinstance(value, float):
+        return [value / 2 if value else 1.0]
+    if isinstance(value, int):
         return [value + 1]
     if isinstance(value, str):
         return [value + "?"]
