@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -437,6 +438,25 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
     assert "batch" in capsys.readouterr().err
     assert main(["verify", *line, "--set", "batch"]) == 1
     assert "NAME=VALUE" in capsys.readouterr().err
+
+
+def test_the_command_finds_its_run_again_without_being_told_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models.save(models.build("digits-cnn", "digits", seed=0), "net-0.1.safetensors")
+    line = ["verify", "net-0.1.safetensors", "--data", "digits", "--device", "cpu", "--set", "attack_steps=3"]
+    assert main([*line, "--eps", "1/255", "--count", "2", "--json"]) == 0
+    run = Path(json.loads(capsys.readouterr().out)["run"])
+    assert run == Path("runs/verify-net-0.1-digits-1-255")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["versions"]["torch"] == str(torch.__version__)
+    assert config["hardware"]["device"] == "cpu"
+    assert main([*line, "--eps", "1/255", "--count", "3"]) == 0
+    assert f"Run: {run.resolve()}" in capsys.readouterr().out
+    assert [row.image for row in read_results(run / RESULTS)] == [0, 1, 2]
+    assert main([*line, "--eps", "0.02", "--count", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"] == "runs/verify-net-0.1-digits-0.02"
 
 
 def test_the_live_line_counts_what_is_decided() -> None:

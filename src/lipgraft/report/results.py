@@ -152,9 +152,14 @@ class RunResults:
 
     @property
     def radius(self) -> str:
-        """eps for readers: 2/255 where it is one of those, else the number."""
-        whole = round(self.eps * 255)
-        return f"{whole}/255" if abs(self.eps * 255 - whole) < 1e-9 and whole else f"{self.eps:.4g}"
+        """eps for readers."""
+        return readable_eps(self.eps)
+
+
+def readable_eps(eps: float) -> str:
+    """2/255 where it is one of those, else the number."""
+    whole = round(eps * 255)
+    return f"{whole}/255" if abs(eps * 255 - whole) < 1e-9 and whole else f"{eps:.4g}"
 
 
 @dataclass(frozen=True, eq=False)
