@@ -123,11 +123,14 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class RunResults:
-    """A whole run. counts: images by purpose (test, attacked, certified, ...); the rest is for the reader to judge by.
+    """A whole run, and what the reader needs to judge it by.
 
-    margin_method: how the margins were bounded; lipschitz_units: pixel or normalised; settings, versions, hardware:
-    as written in the run's config.yaml. made: commits and devices that the stages were made with. literature:
-    published rows, by title, that were not run.
+    counts: images by purpose (tested, certified, ...).
+    lipschitz_units: pixel or normalised. margin_method: how the margins were bounded.
+    settings, versions, hardware: as written in the run's config.yaml.
+    made: commits and devices that the stages were made with.
+    missing: names of models that are not finished.
+    literature: published rows, by title, that were not run.
     """
 
     name: str
@@ -144,6 +147,7 @@ class RunResults:
     versions: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
     made: tuple[Mapping[str, str], ...] = ()
+    missing: tuple[str, ...] = ()
     literature: Mapping[str, Published] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

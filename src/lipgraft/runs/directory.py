@@ -100,10 +100,13 @@ class RunDirectory:
         self.device = device
         if not self.config.exists() or (self.shared is not None and not self.holds(recipe)):
             shutil.rmtree(self.path / "stages", ignore_errors=True)  # found with other settings
-            content = {"recipe": now, "versions": versions(), "hardware": hardware(device)}
-            atomic_write_text(self.config, yaml_text.dump(content))
+            self._write_config(now)
             return
         before = self.read_config().get("recipe")
+        if self.shared is not None and before != now:  # a run with fewer models; its examples are of those alone
+            self._file("examples").unlink(missing_ok=True)
+            self._write_config(now)
+            return
         if before is None:
             raise SettingsError(f"{self.path} holds a run of another command; give another --out.")
         if before != now:
@@ -112,9 +115,18 @@ class RunDirectory:
                 f"{self.path} holds a run with {key} = {was}, not {wanted}; give another --out, or the same settings."
             )
 
+    def _write_config(self, recipe: Any) -> None:
+        content = {"recipe": recipe, "versions": versions(), "hardware": hardware(self.device)}
+        atomic_write_text(self.config, yaml_text.dump(content))
+
     def holds(self, recipe: Recipe) -> bool:
-        """Whether the run that is here, if any, is one of this recipe."""
-        return self.config.exists() and bool(self.read_config().get("recipe") == _plain(to_mapping(recipe)))
+        """Whether the run that is here, if any, is one of this recipe, with all of its models or some."""
+        here = self.read_config().get("recipe") if self.config.exists() else None
+        if here is None:
+            return False
+        now = _plain(to_mapping(recipe))
+        known = all(model in now["models"] for model in here["models"])
+        return known and bool({**here, "models": None} == {**now, "models": None})
 
     def read_config(self) -> Result:
         """What the run was started with: recipe, versions and hardware, or what `lipgraft verify` writes."""

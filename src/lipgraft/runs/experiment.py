@@ -60,11 +60,21 @@ class RunFile:
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """One network on one data set. literature: titles and keys of published rows to show beside ours."""
+    """One network on one data set.
+
+    recipe: with all rows of the experiment. literature: titles and keys of published rows to show beside ours. rows:
+    the names of those that were asked for, which may be none; None: all.
+    """
 
     name: str
     recipe: Recipe
     literature: Mapping[str, str] = field(default_factory=dict)
+    rows: tuple[str, ...] | None = None
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The names of the rows that were asked for."""
+        return tuple(model.name for model in self.recipe.models) if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
@@ -103,23 +113,18 @@ def load_experiment(source: str | Path, scale: str = FULL, changes: Mapping[str,
 
 
 def chosen(experiments: Iterable[Experiment], only: Sequence[str]) -> list[Experiment]:
-    """The experiments with the named runs (cnn-b) and rows (ours, or cnn-b/ours) alone; those that have none go."""
+    """The experiments, asked for the named runs (cnn-b) and rows (ours, or cnn-b/ours) alone; those without any go."""
     every = list(experiments)
     known = {name for one in every for run in one.runs for row in run.recipe.models for name in _names(run, row.name)}
     for name in only:
         if name not in known:
             raise SettingsError(unknown_name("row", name, sorted(known)))
-    cut = [replace(one, runs=_chosen_runs(one, set(only)), only=tuple(only)) for one in every]
-    return [one for one in cut if one.runs]
+    asked = [replace(one, runs=tuple(_asked(run, set(only)) for run in one.runs), only=tuple(only)) for one in every]
+    return [one for one in asked if any(run.asked for run in one.runs)]
 
 
-def _chosen_runs(experiment: Experiment, only: set[str]) -> tuple[ExperimentRun, ...]:
-    runs = []
-    for run in experiment.runs:
-        rows = tuple(row for row in run.recipe.models if set(_names(run, row.name)) & only)
-        if rows:
-            runs.append(replace(run, recipe=replace(run.recipe, models=rows)))
-    return tuple(runs)
+def _asked(run: ExperimentRun, only: set[str]) -> ExperimentRun:
+    return replace(run, rows=tuple(row.name for row in run.recipe.models if only & set(_names(run, row.name))))
 
 
 def _names(run: ExperimentRun, row: str) -> tuple[str, str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from lipgraft.runs.directory import Announce, RunDirectory, SharedStages
 from lipgraft.runs.measurements import identity, measure_model
 from lipgraft.runs.models import Workshop, history
 from lipgraft.runs.recipe import ModelRecipe, Recipe
-from lipgraft.runs.results import collect
+from lipgraft.runs.results import collect, is_measured
 from lipgraft.runs.store import read_model
 from lipgraft.settings import to_mapping
 
@@ -35,33 +35,38 @@ def run(
     progress: bool = False,
     announce: Announce = lambda what, done: None,
     shared: str | Path | None = None,
+    rows: Collection[str] | None = None,
     measured: Callable[[ModelRecipe], None] = lambda model: None,
 ) -> RunResults:
     """Run a recipe in a directory, or go on with the run that is there; return what it found.
 
     progress: show bars for long work. announce: told what each stage does, and whether it was done before. shared: a
-    folder of finished stages that several runs share. measured: told of each model when all its figures are there.
+    folder of finished stages that several runs share. rows: names of the models to make and measure, by default all;
+    what is finished of the others stays. measured: told of each model when all its figures are there.
     """
     place = torch.device(device)
     directory = RunDirectory(Path(out), announce, None if shared is None else SharedStages(Path(shared)))
     data = datasets.load(recipe.data, root=data_root)
     with held(Path(out)), _threads(recipe.threads):
         directory.begin(recipe, place)
-        _run_stages(Workshop(recipe, directory, data.to(place), place, progress), measured)
+        _run_stages(Workshop(recipe, directory, data.to(place), place, progress), rows, measured)
         return report(out)
 
 
-def _run_stages(shop: Workshop, measured: Callable[[ModelRecipe], None]) -> None:
+def _run_stages(shop: Workshop, rows: Collection[str] | None, measured: Callable[[ModelRecipe], None]) -> None:
     """All stages, model by model, so that a run that is cut short has whole rows of its table."""
     recipe, directory = shop.recipe, shop.run
     networks: dict[str, nn.Module] = {}
-    for model in recipe.models:
+    for model in (model for model in recipe.models if rows is None or model.name in rows):
         networks[model.name] = shop.finished(model)
         measure_model(shop, model, networks[model.name])
         measured(model)
     records = (json.dumps(record) + "\n" for record in history(directory, recipe))
     atomic_write_text(directory.path / "metrics.jsonl", "".join(records))
-    _examples(shop, networks)
+    if all(is_measured(directory, model) for model in recipe.models):
+        missing = (model for model in recipe.models if model.name not in networks)
+        networks |= {model.name: shop.finished(model) for model in missing}
+        _examples(shop, {model.name: networks[model.name] for model in recipe.models})
     shutil.rmtree(directory.path / "unfinished", ignore_errors=True)
 
 
@@ -77,8 +82,8 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 def report(path: str | Path) -> RunResults:
-    """(Re)build results.json and report.html from what the run in a directory found."""
-    results = collect(path)
+    """(Re)build results.json and report.html from what the run in a directory found; one finished model is enough."""
+    results = collect(path, partial=True)
     atomic_write_text(Path(path) / "results.json", json.dumps(summary(results), indent=2, allow_nan=False) + "\n")
     atomic_write_text(Path(path) / "report.html", render(results))
     return results

@@ -29,7 +29,7 @@ def collect(path: str | Path, *, partial: bool = False) -> RunResults:
     if "recipe" not in config:
         return _verification(run.path, config)
     recipe = build(Recipe, config["recipe"], where=str(run.config))
-    chosen = [model for model in recipe.models if not partial or measured(run, model)]
+    chosen = [model for model in recipe.models if not partial or is_measured(run, model)]
     if not chosen:
         raise SettingsError(f"the run in {run.path} has no finished model; run it again to go on.")
     found = tuple(_model(run, model) for model in chosen)
@@ -54,11 +54,12 @@ def collect(path: str | Path, *, partial: bool = False) -> RunResults:
         settings=to_mapping(recipe),
         versions=config["versions"],
         hardware=config["hardware"],
+        missing=tuple(model.name for model in recipe.models if model not in chosen),
         made=_made(run, chosen),
     )
 
 
-def measured(run: RunDirectory, model: ModelRecipe) -> bool:
+def is_measured(run: RunDirectory, model: ModelRecipe) -> bool:
     """Whether all figures of a model are there."""
     return all(run.finished(f"{model.name}.{measure}") for measure in MEASURES)
 
