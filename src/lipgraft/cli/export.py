@@ -18,7 +18,7 @@ from lipgraft.cli.common import (
     print_json,
     say,
 )
-from lipgraft.cli.loading import load_model
+from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import check_folder
 from lipgraft.interop import export_bundle

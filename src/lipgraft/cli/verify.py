@@ -29,7 +29,7 @@ from lipgraft.cli.common import (
     resolve_device,
     say,
 )
-from lipgraft.cli.loading import load_model
+from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text, check_folder
 from lipgraft.report.results import readable_eps

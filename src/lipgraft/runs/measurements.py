@@ -150,7 +150,7 @@ def unstable_shares(model: nn.Module, x: Tensor, eps: float) -> list[dict[str, A
 
 def margins(model: nn.Module, x: Tensor, y: Tensor, eps: float, method: str) -> list[float]:
     """For each correctly classified image, the certified lower bound of (true logit - best other logit)."""
-    right = correct(model, x, y)
+    right = correctly_classified(model, x, y)
     parts = torch.split(right, BATCH) if len(right) else ()
     return [value for part in parts for value in _margin(model, x[part], y[part], eps, method).tolist()]
 
@@ -167,7 +167,7 @@ def lipschitz_constants(
 ) -> dict[str, Any]:
     """Each notion's mean over the first correctly classified test images."""
     x, y = images(data.x_test), data.y_test
-    x = x[correct(model, x, y)[: settings.count]]
+    x = x[correctly_classified(model, x, y)[: settings.count]]
     means = {
         notion: float(
             lipschitz(
@@ -187,7 +187,7 @@ def lipschitz_constants(
 
 
 @torch.no_grad()
-def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def correctly_classified(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The indices of the images that are classified as y."""
     with evaluated(model):
         hits = torch.cat(
