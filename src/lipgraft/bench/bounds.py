@@ -19,11 +19,10 @@ from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Neurons, Prepared, prepare
 from lipgraft.bounds.numerics import proved
-from lipgraft.bounds.relaxations import unstable
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.network import Network, full_precision, trace
-from lipgraft.verification.incomplete import other_classes
+from lipgraft.verification.incomplete import other_classes, unstable_share
 
 NETWORKS = ("cnn-b", "conv-big", "conv-huge", "resnet4b")
 DATASET = "cifar10"
@@ -147,7 +146,7 @@ def _measured(case: Case, method: str, neurons: Neurons, device: torch.device, r
         ready = prepared() if method == "alpha-crown" else None
         work = partial(margins, ready) if ready is not None else lambda: margins(prepared())
         seconds, peak, lower = timed(work, device, repeats)
-        share = _unstable_share(ready if ready is not None else prepared())
+        share = float(unstable_share(ready if ready is not None else prepared()).mean())
     return {
         "network": case.name,
         "weights": case.weights,
@@ -161,13 +160,6 @@ def _measured(case: Case, method: str, neurons: Neurons, device: torch.device, r
         "unstable": share,
         "verified": float(proved(lower).all(1).float().mean()),
     }
-
-
-def _unstable_share(prepared: Prepared) -> float:
-    """The share of neurons that need a relaxation, over the batch."""
-    acts = [(act, *prepared.intervals[act.inputs[0]]) for _, act in prepared.network.activations()]
-    loose = sum(int(unstable(act, lb, ub).sum()) for act, lb, ub in acts)
-    return loose / max(sum(lb.numel() for _, lb, _ in acts), 1)
 
 
 # --- the plain dense implementation ----------------------------------------------------------------------------------
