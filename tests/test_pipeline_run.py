@@ -18,7 +18,7 @@ from lipgraft.cli import main
 from lipgraft.data import images, load
 from lipgraft.errors import CheckpointError, SettingsError
 from lipgraft.report import RunResults, summary
-from lipgraft.runs import Recipe, certification, collect, load_recipe, measurements, report, resolve, run
+from lipgraft.runs import Recipe, certification, collect, load_recipe, report, resolve, run, stages
 from lipgraft.runs.directory import RunDirectory
 
 Announce = Callable[[str, bool], None]
@@ -221,7 +221,7 @@ def test_verdicts_survive_an_interruption_before_the_stage_ends(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(measurements, "write_model", cut)
+        patch.setattr(stages, "write_model", cut)
         with pytest.raises(KeyboardInterrupt):
             run(tiny(), path)
     assert (path / "unfinished/baseline.certify").is_dir()

@@ -27,7 +27,7 @@ from lipgraft.cli.common import (
 )
 from lipgraft.cli.model import load_model
 from lipgraft.errors import DataError, SettingsError, unknown_name
-from lipgraft.runs.measurements import correctly_classified
+from lipgraft.runs.measurements import correct as correctly_classified
 from lipgraft.sensitivity import NOTIONS, UNITS
 from lipgraft.sensitivity import lipschitz as constants
 

@@ -57,4 +57,4 @@ def show_command(
         if value is not None:
             say(f"  {key:<10} {value}")
     short = name.removeprefix("zoo/")
-    say(f"Check it:  lipgraft verify zoo/{short} --data {card.data} --eps {card.eps} --count 100")
+    say(f"Check it:  lipgraft verify zoo/{short} --data {card.data} --eps {card.eps} --count 100 --out runs/{short}")

@@ -18,10 +18,10 @@ from lipgraft.locking import held
 from lipgraft.report import RunResults, render, summary
 from lipgraft.runs import examples
 from lipgraft.runs.directory import Announce, RunDirectory, SharedStages
-from lipgraft.runs.measurements import identity, measure_model
 from lipgraft.runs.models import Workshop, history
 from lipgraft.runs.recipe import ModelRecipe, Recipe
 from lipgraft.runs.results import collect, is_measured
+from lipgraft.runs.stages import identity, measure_model
 from lipgraft.runs.store import read_model
 from lipgraft.settings import to_mapping
 
