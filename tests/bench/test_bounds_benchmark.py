@@ -12,9 +12,10 @@ import torch
 import lipgraft as lg
 from bounds_cases import classifier, random_box
 from lipgraft import grafting, models
-from lipgraft.bounds import benchmark, bound
-from lipgraft.bounds.benchmark import bench_bounds
-from lipgraft.bounds.measuring import environment, peak_memory
+from lipgraft.bench import bench_bounds, dense_crown
+from lipgraft.bench import bounds as benchmark
+from lipgraft.bench.resources import peak_memory
+from lipgraft.bounds import bound
 from lipgraft.cli import main
 from lipgraft.errors import DataError, LipgraftError, SettingsError
 from lipgraft.network import trace
@@ -35,12 +36,11 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_the_dense_implementation_computes_the_same_bounds(
     name: str, activation: str, generator: torch.Generator
 ) -> None:
-    dense = benchmark._load(benchmark.DENSE)
     network = classifier(name, activation)
     box = random_box(network.input_shape, 2, generator, 0.02)
     C = torch.randn(2, 9, 10, generator=generator, dtype=torch.float64)
     with torch.no_grad():
-        lower, intervals = dense.dense_crown(network, box, C)
+        lower, intervals = dense_crown.dense_crown(network, box, C)
     want = bound(network, box, "crown", C, neurons="all")
     torch.testing.assert_close(lower, want.lower, rtol=1e-8, atol=1e-8)
     for _, node in network.activations():
@@ -48,10 +48,9 @@ def test_the_dense_implementation_computes_the_same_bounds(
 
 
 def test_the_dense_implementation_knows_what_it_will_take() -> None:
-    dense = benchmark._load(benchmark.DENSE)
     network = trace(models.build("cnn-b", "cifar10", seed=0), (3, 32, 32))
     # conv2 has 8,192 neurons, and the rows of each stand on 8,192 neurons of conv1.
-    assert dense.bytes_per_image(network) == 4 * dense.LIVE * 8192 * 8192
+    assert dense_crown.bytes_per_image(network) == 4 * dense_crown.LIVE * 8192 * 8192
 
 
 def test_every_method_is_measured_plain_and_grafted(checkpoint: Path) -> None:
@@ -115,9 +114,6 @@ def test_the_comparison_is_left_out_with_a_note(checkpoint: Path, monkeypatch: p
     row = bench_bounds(["digits-cnn"], ["crown"], 1, repeats=1, weights=given, neurons=["needed"])[0]
     assert row["ratio"] is None
     assert row["note"] == "dense does not fit into memory"
-    monkeypatch.setattr(benchmark, "DENSE", checkpoint.parent / "dense_crown.py")
-    row = bench_bounds(["digits-cnn"], ["crown"], 1, repeats=1, weights=given, neurons=["needed"])[0]
-    assert "is not there" in row["note"]
 
 
 @pytest.mark.parametrize(
@@ -135,24 +131,12 @@ def test_what_cannot_be_measured_is_refused(networks: list[str], settings: dict[
         bench_bounds(networks, **settings)  # type: ignore[arg-type]
 
 
-def test_margins_are_the_class_against_every_other() -> None:
-    C = benchmark._margins(torch.tensor([0, 2]), 3)
-    assert C.tolist() == [[[1, -1, 0], [1, 0, -1]], [[-1, 0, 1], [0, -1, 1]]]
-
-
 def test_the_growth_of_the_process_is_seen() -> None:
     with peak_memory(CPU) as peak:
         block = torch.ones(2**24)  # 64 MiB, gone before the end, but not before someone could look
         time.sleep(0.2)
         del block
     assert 2**26 * 0.9 < peak[0] < 2**26 * 1.5
-
-
-def test_a_figure_names_its_circumstances() -> None:
-    facts = environment("cpu")
-    assert facts["torch"] == str(torch.__version__)
-    assert facts["device"]
-    assert facts["threads"] == torch.get_num_threads()
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -182,7 +166,9 @@ def test_the_command_prints_a_table_and_writes_json(checkpoint: Path, capsys: py
     assert "digits-cnn grafted" in printed
     assert "crown needed" in printed
     found = json.loads(target.read_text())
-    assert found["environment"]["torch"] == str(torch.__version__)
+    assert found["versions"]["torch"] == str(torch.__version__)
+    assert found["hardware"]["device"] == "cpu"
+    assert found["hardware"]["threads"] == str(torch.get_num_threads())
     assert found["settings"]["eps"] == 1 / 255
     assert len(found["results"]) == 4
 

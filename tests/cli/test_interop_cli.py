@@ -1,4 +1,4 @@
-"""`lipgraft verify --onnx --vnnlib` and `--instances`: words, files, exit codes; never a verdict on broken input."""
+"""`lipgraft vnnlib NET SPEC` and `--instances`: words, files, exit codes; never a verdict on broken input."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import torch
 from interop_cases import CASES, Graph, two_sides, vnnlib
 from lipgraft import models
 from lipgraft.cli import main
-from lipgraft.cli import verify_vnnlib as commands
+from lipgraft.cli import vnnlib as commands
 from lipgraft.interop import OnnxRuntime
+from test_run_folders import held_elsewhere
 
 HOLDS, VIOLATED = "(>= Y_0 5)", "(>= Y_0 0.5)"
 Capture = pytest.CaptureFixture[str]
@@ -29,7 +30,7 @@ def instance(tmp_path: Path, *formulas: str, inputs: int = 2) -> tuple[Path, Pat
     """A network, a property, and the command line that asks for it."""
     net, spec = two_sides(tmp_path / "net.onnx", inputs), tmp_path / "spec.vnnlib"
     spec.write_text(vnnlib([-1.0] * inputs, [1.0] * inputs, 2, *formulas))
-    return net, spec, ["verify", "--onnx", str(net), "--vnnlib", str(spec), "--device", "cpu"]
+    return net, spec, ["vnnlib", str(net), str(spec), "--device", "cpu"]
 
 
 def one_error(capsys: Capture) -> str:
@@ -220,7 +221,7 @@ def test_broken_input_is_an_error_in_a_table_too(damage, tmp_path: Path, capsys:
     net, spec, _ = instance(tmp_path, HOLDS)
     damage(net, spec)
     (tmp_path / "instances.csv").write_text("net.onnx,spec.vnnlib,60\n")
-    assert main(["verify", "--instances", str(tmp_path / "instances.csv"), "--device", "cpu"]) == 1
+    assert main(["vnnlib", "--instances", str(tmp_path / "instances.csv"), "--device", "cpu"]) == 1
     captured = capsys.readouterr()
     assert captured.out.startswith("1 instances: 1 error; ")
     assert re.search(rf"^error: spec\.vnnlib: .*{BROKEN[damage]}", captured.err)
@@ -253,7 +254,7 @@ def table(tmp_path: Path) -> tuple[Path, list[str]]:
         (tmp_path / f"{name}.vnnlib").write_text(vnnlib([-1.0] * 2, [1.0] * 2, 2, formula))
     path = tmp_path / "instances.csv"
     path.write_text("net.onnx,holds.vnnlib,60\nnet.onnx,violated.vnnlib,60\n")
-    return path, ["verify", "--instances", str(path), "--device", "cpu"]
+    return path, ["vnnlib", "--instances", str(path), "--device", "cpu"]
 
 
 def test_a_table_is_summarised_and_not_done_twice(tmp_path: Path, capsys: Capture) -> None:
@@ -312,6 +313,7 @@ def test_a_table_that_is_none_is_one_line(content: str | None, tmp_path: Path, c
     path.unlink() if content is None else path.write_text(content)
     assert main(line) == 1
     assert "instances.csv" in one_error(capsys)
+    assert not (tmp_path / "results").exists()
 
 
 def test_an_exported_folder_is_verified_by_the_command_that_export_suggests(tmp_path: Path, capsys: Capture) -> None:
@@ -330,28 +332,37 @@ def test_an_exported_folder_is_verified_by_the_command_that_export_suggests(tmp_
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", "what is to be verified"),
-        ("--results out.txt", "what is to be verified"),
-        ("--onnx a.onnx", "--onnx needs --vnnlib"),
-        ("--vnnlib a.vnnlib", "--vnnlib needs --onnx"),
-        ("net.safetensors", "CHECKPOINT needs --data and --eps and --out"),
-        ("net.safetensors --data digits --out run", "CHECKPOINT needs --eps"),
-        ("net.safetensors --onnx a.onnx --vnnlib a.vnnlib", "--onnx does not go with CHECKPOINT"),
-        ("--onnx a.onnx --vnnlib a.vnnlib --eps 0.1 --data digits", "--onnx does not go with --data, --eps"),
-        ("--onnx a.onnx --vnnlib a.vnnlib --out run", "--onnx does not go with --out"),
-        ("--onnx a.onnx --vnnlib a.vnnlib --count 3", "--onnx does not go with --count"),
-        ("--instances a.csv --onnx a.onnx", "--instances does not go with --onnx"),
-        ("--instances a.csv --results out.txt", "--instances does not go with --results"),
-        ("--instances a.csv --total-seconds 5", "--instances does not go with --total-seconds"),
-        ("--instances a.csv --set total_seconds=5", "total_seconds is for the images"),
+        ("", "what is to be decided"),
+        ("--results out.txt", "what is to be decided"),
+        ("a.onnx", "a.onnx needs a property"),
+        ("a.onnx a.vnnlib --out run", "--out is for a table"),
+        ("--instances a.csv a.onnx a.vnnlib", "what is to be decided"),
+        ("--instances a.csv --results out.txt", "--results is for one property"),
+        ("--instances a.csv --set total_seconds=5", "total_seconds is for `lipgraft verify`"),
         ("--instances a.csv --timeout 0", "timeout must be"),
-        ("--onnx a.onnx --vnnlib a.vnnlib --set batches=5", "batch"),
-        ("--onnx a.onnx --vnnlib a.vnnlib --set batch", "--set takes NAME=VALUE"),
+        ("a.onnx a.vnnlib --set batches=5", "batch"),
+        ("a.onnx a.vnnlib --set batch", "--set takes NAME=VALUE"),
     ],
 )
 def test_options_that_make_no_sense_together_are_one_line(line: str, words: str, capsys: Capture) -> None:
-    assert main(["verify", *line.split()]) == 1
+    assert main(["vnnlib", *line.split()]) == 1
     assert words in one_error(capsys)
+
+
+@pytest.mark.parametrize("line", ["--onnx a.onnx --vnnlib a.vnnlib --results a.txt", "--instances a.csv --out run"])
+def test_verify_names_the_command_for_properties(line: str, capsys: Capture) -> None:
+    assert main(["verify", *line.split()]) == 1
+    assert "`lipgraft vnnlib NET SPEC`, or `lipgraft vnnlib --instances TABLE`" in one_error(capsys)
+    assert main(["verify", "--help"]) == 0
+    assert "--onnx" not in capsys.readouterr().out
+
+
+def test_a_table_that_another_process_works_on_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    _, line = table(tmp_path)
+    with held_elsewhere(tmp_path / "results"):
+        assert main(line) == 1
+        assert f"another process is writing to {tmp_path / 'results'}" in one_error(capsys)
+    assert main(line) == 0
 
 
 def test_the_comparison_with_neuralsat_says_when_it_is_not_installed(

@@ -41,10 +41,10 @@ WRITERS: dict[str, tuple[Callable[[str], list[str]], str, bool]] = {
     "graft": (lambda c: ["graft", c, *DIGITS, "--out"], "lipgraft.grafting.score", False),
     "verify": (lambda c: ["verify", c, *DIGITS, "--out"], "lipgraft.cli.verify.verify_run", True),
     "export": (lambda c: ["export", c, *DIGITS, "--out"], "lipgraft.cli.export.export_bundle", True),
-    "run": (lambda c: ["run", "quickstart", "--out"], "lipgraft.runs.whole._work", True),
+    "run": (lambda c: ["run", "quickstart", "--out"], "lipgraft.runs.pipeline._run_stages", True),
     "reproduce": (
         lambda c: ["reproduce", "table1", "--scale", "smoke", "--out"],
-        "lipgraft.runs.whole._work",
+        "lipgraft.runs.pipeline._run_stages",
         True,
     ),
     "train": (
@@ -54,7 +54,7 @@ WRITERS: dict[str, tuple[Callable[[str], list[str]], str, bool]] = {
     ),
     "bench verify": (
         lambda c: ["bench", "verify", c, *DIGITS, "--json"],
-        "lipgraft.verification.benchmark.bench_verify",
+        "lipgraft.cli.bench.bench_verify",
         False,
     ),
 }

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipgraft import data
+from lipgraft.bench import bench_scores
 from lipgraft.bounds import bound
 from lipgraft.box import Box
 from lipgraft.errors import DataError, NumericalError, SettingsError, UnsupportedOperationError
 from lipgraft.grafting import LayerScores, apply, calibration_set, calibration_size, score
-from lipgraft.grafting.benchmark import bench_scores
 from lipgraft.grafting.scores.weights import weight_factor
 from lipgraft.network import trace
 

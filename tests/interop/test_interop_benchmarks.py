@@ -149,7 +149,7 @@ def test_a_network_of_the_competition_is_verified_and_falsified_on_the_command_l
 ) -> None:
     build, _ = NETWORKS[name]
     net, spec, results = build(tmp_path / "net.onnx"), tmp_path / "a.vnnlib", tmp_path / "a.txt"
-    line = ["verify", "--onnx", str(net), "--vnnlib", str(spec), "--results", str(results), "--device", "cpu"]
+    line = ["vnnlib", str(net), str(spec), "--results", str(results), "--device", "cpu"]
     runtime = OnnxRuntime(net)
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(1, *runtime.file.input_shape, generator=generator)

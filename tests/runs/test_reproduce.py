@@ -15,7 +15,7 @@ import yaml
 from lipgraft.cli import main
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.report import PUBLISHED, published
-from lipgraft.runs import SCALES, ModelRecipe, Recipe, chosen, experiment_names, load_experiment, work
+from lipgraft.runs import SCALES, ModelRecipe, Recipe, chosen, experiment_names, load_experiment, workload
 from lipgraft.settings import to_mapping
 
 ROOT = Path(__file__).parents[2]
@@ -103,10 +103,10 @@ def test_tables_share_their_pretraining_and_the_rows_that_both_show() -> None:
     assert len(same) > 40
     assert len(set(same)) == 1
     first, second = (load_experiment(name) for name in ("table1", "table2"))
-    assert work([first]).pretrainings == work([first, second]).pretrainings == 6
-    assert work([first, second]).finetunings == 24
-    assert work([first, second]).models == 30  # the six baselines are in both
-    assert work([second, load_experiment("lipschitz")]) == work([second])
+    assert workload([first]).pretrainings == workload([first, second]).pretrainings == 6
+    assert workload([first, second]).finetunings == 24
+    assert workload([first, second]).models == 30  # the six baselines are in both
+    assert workload([second, load_experiment("lipschitz")]) == workload([second])
 
 
 def test_settings_given_on_top_go_first_and_rows_can_be_chosen() -> None:
@@ -115,10 +115,11 @@ def test_settings_given_on_top_go_first_and_rows_can_be_chosen() -> None:
     assert (recipe.certify.count, recipe.seed, recipe.certify.verifier.seed) == (7, 4, 4)
     assert [model.finetune and model.finetune.epochs for model in recipe.models] == [None, 2, 2]
     (one,) = chosen([experiment], ["cnn-b/ours", "resnet4b"])
-    assert [(run.name, [m.name for m in run.recipe.models]) for run in one.runs] == [
-        ("cnn-b", ["ours"]),
-        ("resnet4b", ["baseline", "lg", "ours"]),
-    ]
+    assert {run.name: run.asked for run in one.runs if run.asked} == {
+        "cnn-b": ("ours",),
+        "resnet4b": ("baseline", "lg", "ours"),
+    }
+    assert [run.recipe for run in one.runs] == [run.recipe for run in experiment.runs]
     assert [e.name for e in chosen([experiment, load_experiment("lipschitz")], ["ours-slope"])] == ["lipschitz"]
     with pytest.raises(SettingsError, match="Did you mean 'cnn-b'"):
         chosen([experiment], ["cnnb"])

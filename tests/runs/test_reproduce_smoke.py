@@ -12,16 +12,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from lipgraft import runs
 from lipgraft.cli import main
 from lipgraft.report.charts import FIGURES
-from lipgraft.runs import experiment_names, load_experiment, reproduce, work
-from lipgraft.runs.reproduce import SHARED
+from lipgraft.runs import chosen, experiment_names, load_experiment, reproduce, workload
+from lipgraft.runs.reproduction import SHARED
 
 pytestmark = pytest.mark.xdist_group("smoke")  # one process makes the fixture, and runs all tests on it
 
@@ -62,7 +64,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Heard]:
     """The folder of all experiments, and what their stages said."""
     out, heard = tmp_path_factory.mktemp("reproduce"), Heard()
     for name in NAMES:
-        reproduce(load_experiment(name, "smoke"), out, announce=heard, command=f"lipgraft reproduce {name}")
+        reproduce(load_experiment(name, "smoke"), out, announce=heard)
     return out, heard
 
 
@@ -101,7 +103,7 @@ def test_results_are_small_and_say_where_they_come_from(name: str, everything: t
     file = everything[0] / name / "results.json"
     content = json.loads(file.read_text())
     assert file.stat().st_size < 60_000
-    assert content["command"] == f"lipgraft reproduce {name}"
+    assert content["command"] == f"lipgraft reproduce {name} --scale smoke"
     assert content["seed"] == 0
     assert content["scale"] == "smoke"
     assert content["seconds"] > 0
@@ -116,7 +118,7 @@ def test_results_are_small_and_say_where_they_come_from(name: str, everything: t
 
 def test_what_experiments_share_is_made_once(everything: tuple[Path, Heard]) -> None:
     made = everything[1].made
-    total = work([load_experiment(name, "smoke") for name in NAMES])
+    total = workload([load_experiment(name, "smoke") for name in NAMES])
     assert sum(what.startswith("adversarial training") for what in made) == total.pretrainings == 8
     # Two rows may even come to the same mask and be one from there on.
     assert 30 < sum("fine-tuning" in what for what in made) <= total.finetunings
@@ -164,6 +166,54 @@ def test_some_rows_first_and_the_others_later_give_the_whole_table(
     assert "(20.8)" in shown  # and that of certified training, which is not run
     assert main([*line, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["experiment"] == "lipschitz"
+
+
+def test_rows_that_were_finished_before_stay_in_the_table(
+    everything: tuple[Path, Heard], copy: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = copy()
+    line = ["reproduce", "table1", *FLAGS, "--out", str(out)]
+    whole = results(everything[0], "table1")
+    first, second = (run.name for run in load_experiment("table1", "smoke").runs[:2])
+    rows = ["baseline", "lg", "ours"]
+    assert main([*line, "--only", f"{first}/ours"]) == 0
+    assert main([*line, "--only", f"{second}/lg", "--only", f"{first}/baseline"]) == 0
+    content = results(out, "table1")
+    assert table_of(content) == [["baseline", "ours"], ["lg"]]
+    assert content["missing"] == []
+    asked = f"--only {second}/lg --only {first}/baseline --only {first}/ours"
+    assert content["command"] == f"lipgraft reproduce table1 --scale smoke {asked}"
+    assert content["command"] in (out / "table1/table.md").read_text()
+    assert figures(content)[0] == [figures(whole)[0][0], figures(whole)[0][2]]
+    capsys.readouterr()
+    assert main(["report", str(out / "table1" / first)]) == 0
+    assert "Not finished: lg" in capsys.readouterr().out
+    # The last row completes its run, whose images to look at are now chosen among all its models.
+    assert main([*line, "--only", f"{first}/lg"]) == 0
+    assert table_of(results(out, "table1")) == [rows, ["lg"]]
+    assert figures(results(out, "table1"))[0] == figures(whole)[0]
+    assert main(["report", str(out / "table1" / first)]) == 0
+    assert "Not finished" not in capsys.readouterr().out
+    # Rows with other settings do not mix.
+    assert main([*line, "--only", f"{first}/ours", "--set", "certify.count=5"]) == 0
+    assert table_of(results(out, "table1")) == [["ours"]]
+    assert main(line) == 0
+    assert results(out, "table1")["command"] == "lipgraft reproduce table1 --scale smoke"
+    assert figures(results(out, "table1")) == figures(whole)
+
+
+def test_a_run_of_an_older_version_with_chosen_rows_alone_is_taken_up(copy: Callable[..., Path]) -> None:
+    """Their config.yaml held the chosen rows only."""
+    out, experiment = copy(), load_experiment("table1", "smoke")
+    one = experiment.runs[0]
+    older = replace(one.recipe, models=one.recipe.models[:1])
+    runs.run(older, out / "table1" / one.name, shared=out / SHARED)
+    reproduce(chosen([experiment], [f"{one.name}/ours"])[0], out)
+    assert table_of(results(out, "table1")) == [["baseline", "ours"]]
+
+
+def table_of(content: dict[str, Any]) -> list[list[str]]:
+    return [[model["name"] for model in run["models"]] for run in content["runs"]]
 
 
 def test_a_killed_run_goes_on_where_it_was(everything: tuple[Path, Heard], tmp_path: Path) -> None:

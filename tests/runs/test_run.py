@@ -6,7 +6,6 @@ import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from lipgraft.cli import main
 from lipgraft.data import images, load
 from lipgraft.errors import CheckpointError, SettingsError
 from lipgraft.report import RunResults, summary
-from lipgraft.runs import Recipe, certifying, collect, load_recipe, report, resolve, run
+from lipgraft.runs import Recipe, certification, collect, load_recipe, report, resolve, run, stages
 from lipgraft.runs.directory import RunDirectory
 
 Announce = Callable[[str, bool], None]
@@ -222,20 +221,17 @@ def test_verdicts_survive_an_interruption_before_the_stage_ends(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(certifying.database, "write", cut)
+        patch.setattr(stages, "write_model", cut)
         with pytest.raises(KeyboardInterrupt):
             run(tiny(), path)
     assert (path / "unfinished/baseline.certify").is_dir()
-    # `lipgraft.verification` is the function, so the module goes by its full name.
-    monkeypatch.setattr(
-        import_module("lipgraft.verification.runs"), "verify_stream", _only("baseline is done", allowed=2)
-    )
+    monkeypatch.setattr(certification, "verify_stream", _only("baseline is done", allowed=2))
     assert table(run(tiny(), path)) == table(finished[1])
 
 
 def _only(reason: str, allowed: int) -> Any:
     """The verifier, which may be called so many times: for the models whose images are not in a store yet."""
-    from lipgraft.verification.api import verify_stream
+    from lipgraft.verification import verify_stream
 
     calls = iter(range(allowed))
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipgraft import models
+from lipgraft.bench.training import bench_train, plain_step, random_data
 from lipgraft.errors import FileError, SettingsError
 from lipgraft.grafting import apply
 from lipgraft.settings import build, to_mapping
 from lipgraft.training import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
-from lipgraft.training.benchmark import bench_train, plain_step, random_data
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state
 from lipgraft.training.optimiser import Sgd, clipped
 from lipgraft.training.parameters import weights_of

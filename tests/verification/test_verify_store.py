@@ -16,30 +16,21 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 from torch import Tensor, nn
 
 from lipgraft import grafting, models
+from lipgraft.bench import bench_verify
 from lipgraft.cli import main
 from lipgraft.data import Dataset
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.interop.module import INPUT, OnnxNetwork, Step
 from lipgraft.network import trace
-from lipgraft.verification import (
-    RESULTS,
-    Identity,
-    ResultStore,
-    Row,
-    StoreError,
-    Verdict,
-    VerifySettings,
-    bench_verify,
-    measure,
-    read_results,
-    verify_run,
-)
-from lipgraft.verification.fingerprint import network_fingerprint
-from lipgraft.verification.progress import Progress
+from lipgraft.runs import RESULTS, Identity, ResultStore, Row, StoreError, read_results, verify_run
+from lipgraft.runs.fingerprint import network_fingerprint
+from lipgraft.runs.progress import VerifyProgress
+from lipgraft.verification import Verdict, VerifySettings, measure
 
 SETTINGS = VerifySettings(images=4, attack_steps=5, attack_restarts=1, alpha_iterations=3, bab_iterations=2)
 IDENTITY = Identity("abc", "digits", 0.1, {"timeout": 1.0})
@@ -207,8 +198,10 @@ def changed(value: Any) -> list[Any]:
         return [other]
     if isinstance(value, tuple):
         return [(*value[:-1], value[-1] + 1)] if value else []
-    if isinstance(value, int | float):
-        return [value + 1 if isinstance(value, int) else value / 2 + 1e-3]
+    if isinstance(value, float):
+        return [value / 2 if value else 1.0]
+    if isinstance(value, int):
+        return [value + 1]
     if isinstance(value, str):
         return [value + "?"]
     if value is None:
@@ -447,8 +440,27 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
     assert "NAME=VALUE" in capsys.readouterr().err
 
 
+def test_the_command_finds_its_run_again_without_being_told_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models.save(models.build("digits-cnn", "digits", seed=0), "net-0.1.safetensors")
+    line = ["verify", "net-0.1.safetensors", "--data", "digits", "--device", "cpu", "--set", "attack_steps=3"]
+    assert main([*line, "--eps", "1/255", "--count", "2", "--json"]) == 0
+    run = Path(json.loads(capsys.readouterr().out)["run"])
+    assert run == Path("runs/verify-net-0.1-digits-1-255")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["versions"]["torch"] == str(torch.__version__)
+    assert config["hardware"]["device"] == "cpu"
+    assert main([*line, "--eps", "1/255", "--count", "3"]) == 0
+    assert f"Run: {run.resolve()}" in capsys.readouterr().out
+    assert [row.image for row in read_results(run / RESULTS)] == [0, 1, 2]
+    assert main([*line, "--eps", "0.02", "--count", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"] == "runs/verify-net-0.1-digits-0.02"
+
+
 def test_the_live_line_counts_what_is_decided() -> None:
-    progress = Progress(Console(quiet=True))
+    progress = VerifyProgress(Console(quiet=True))
     with progress:
         progress.started(5, [example(0)])
         progress.decided(Row(1, 0, Verdict("verified")))
@@ -462,7 +474,7 @@ def test_the_live_line_counts_what_is_decided() -> None:
 def test_the_time_left_grows_while_nothing_is_decided_and_never_beyond_the_limits() -> None:
     now = [0.0]
     limits = VerifySettings(timeout=60.0, total_seconds=400.0)
-    progress = Progress(Console(quiet=True), limits, clock=lambda: now[0])
+    progress = VerifyProgress(Console(quiet=True), limits, clock=lambda: now[0])
     progress.started(110, [])
     assert progress.line().endswith("0:00 so far | at most 6:40 left")
     now[0] = 10.0
@@ -475,7 +487,7 @@ def test_the_time_left_grows_while_nothing_is_decided_and_never_beyond_the_limit
     assert progress.line().endswith("3:30 so far | at most 3:10 left")
     now[0] = 399.0
     assert progress.line().endswith("at most 0:01 left")
-    alone = Progress(Console(quiet=True), VerifySettings(timeout=60.0), clock=lambda: now[0])
+    alone = VerifyProgress(Console(quiet=True), VerifySettings(timeout=60.0), clock=lambda: now[0])
     alone.started(3, [])
     assert alone.line().endswith("at most 3:00 left")
 

@@ -10,7 +10,21 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from lipgraft.cli import attack, bench, data, export, graft, lipschitz, report, reproduce, run, train, verify, zoo
+from lipgraft.cli import (
+    attack,
+    bench,
+    data,
+    export,
+    graft,
+    lipschitz,
+    report,
+    reproduce,
+    run,
+    train,
+    verify,
+    vnnlib,
+    zoo,
+)
 from lipgraft.cli.common import say
 from lipgraft.errors import LipgraftError
 from lipgraft.version import __version__
@@ -30,6 +44,7 @@ app.command("run", epilog=run.EPILOG)(run.run)
 app.command("train", epilog=train.EPILOG)(train.train)
 app.command("graft", epilog=graft.EPILOG)(graft.graft)
 app.command("verify", epilog=verify.EPILOG)(verify.verify)
+app.command("vnnlib", epilog=vnnlib.EPILOG)(vnnlib.vnnlib)
 app.command("attack", epilog=attack.EPILOG)(attack.attack)
 app.command("lipschitz", epilog=lipschitz.EPILOG)(lipschitz.lipschitz)
 app.command("export", epilog=export.EPILOG)(export.export)

@@ -23,7 +23,7 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
-from lipgraft.cli.loading import load_model
+from lipgraft.cli.model import load_model
 from lipgraft.training.evaluate import robust_accuracy
 
 EPILOG = example("lipgraft attack model.safetensors --data cifar10 --eps 2/255 --steps 100 --restarts 100")

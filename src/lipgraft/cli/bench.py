@@ -10,6 +10,9 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from lipgraft import data as datasets
+from lipgraft.bench import bench_bounds, bench_train, bench_verify
+from lipgraft.bench.bounds import NETWORKS
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -22,8 +25,11 @@ from lipgraft.cli.common import (
     resolve_device,
     say,
 )
+from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text, check_file
+from lipgraft.runs.provenance import hardware, versions
+from lipgraft.verification import VerifySettings
 
 app = typer.Typer(help="How fast bounds, training and verification are on this machine.")
 
@@ -74,11 +80,9 @@ def bounds_command(
     json: FileOption = None,
 ) -> None:
     """Images per second and peak memory of every network and method, grafted and plain."""
-    from lipgraft.bounds import benchmark
-
     place, given = resolve_device(device), _pairs(weights or [])
-    networks = network or list(given) or list(benchmark.NETWORKS)
-    rows = benchmark.bench_bounds(
+    networks = network or list(given) or list(NETWORKS)
+    rows = bench_bounds(
         networks,
         method or ("ibp", "crown", "alpha-crown"),
         batch,
@@ -116,8 +120,6 @@ def train_command(
     json: FileOption = None,
 ) -> None:
     """Milliseconds of a training step, against the same step written plainly."""
-    from lipgraft.training.benchmark import bench_train
-
     place = resolve_device(device)
     row = bench_train(network, batch, place, precision=precision, steps=steps, repeats=repeats, seed=seed)
     _show_one(row)
@@ -143,11 +145,6 @@ def verify_command(
     json: FileOption = None,
 ) -> None:
     """How fast images are decided, and how many in the time given."""
-    from lipgraft import data as datasets
-    from lipgraft.cli.loading import load_model
-    from lipgraft.verification.benchmark import bench_verify
-    from lipgraft.verification.settings import VerifySettings
-
     place, source = resolve_device(device), datasets.load(data, data_root)
     x, y = datasets.images(source.x_test[:count]).to(place), source.y_test[:count].to(place)
     limits = VerifySettings(total_seconds=total_seconds)
@@ -199,9 +196,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def _keep(path: Path | None, device: torch.device, settings: Mapping[str, Any], results: Any) -> None:
-    from lipgraft.bounds.measuring import environment
-
     if path is not None:
-        found = {"environment": environment(device), "settings": dict(settings), "results": results}
+        found = {"versions": versions(), "hardware": hardware(device), "settings": dict(settings), "results": results}
         atomic_write_text(path, dumps(found, indent=2, allow_nan=False) + "\n")
         say(f"written to {path}")

@@ -67,15 +67,19 @@ ThreadsOption = Annotated[
         help="CPU threads; default PyTorch's choice, one per core.",
     ),
 ]
-EPS: Any = typer.Option(
-    "--eps", parser=parse_eps, metavar="EPS", help="Radius in raw [0,1] pixels, such as 0.1 or 2/255."
-)
-DATA: Any = typer.Option("--data", help="Name of the data set; `lipgraft data list` shows them.")
-EpsOption = Annotated[float, EPS]
-DataOption = Annotated[str, DATA]
+EpsOption = Annotated[
+    float,
+    typer.Option("--eps", parser=parse_eps, metavar="EPS", help="Radius in raw [0,1] pixels, such as 0.1 or 2/255."),
+]
+DataOption = Annotated[str, typer.Option("--data", help="Name of the data set; `lipgraft data list` shows them.")]
 DataRootOption = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder with the data sets; default LIPGRAFT_DATA, else the user's cache."),
+]
+RecheckOption = Annotated[str, typer.Option("--recheck", help="float64: repeat every proof in double precision.")]
+VerifierOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the verifier; repeatable."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 

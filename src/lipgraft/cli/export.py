@@ -18,7 +18,7 @@ from lipgraft.cli.common import (
     print_json,
     say,
 )
-from lipgraft.cli.loading import load_model
+from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import check_folder
 from lipgraft.interop import export_bundle
@@ -49,7 +49,7 @@ def export(
         paths = {name: str(getattr(bundle, name)) for name in names}
         print_json({**paths, "properties": [str(path) for path in bundle.properties], "indices": chosen, "eps": eps})
         return
-    say(f"{bundle.folder}: net.onnx and {len(chosen)} properties; try `lipgraft verify --instances {bundle.instances}`")
+    say(f"{bundle.folder}: net.onnx and {len(chosen)} properties; try `lipgraft vnnlib --instances {bundle.instances}`")
 
 
 def parse_indices(text: str, count: int) -> list[int]:

@@ -26,7 +26,7 @@ from lipgraft.cli.common import (
     resolve_device,
     say,
 )
-from lipgraft.cli.loading import load_model
+from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import check_file
 

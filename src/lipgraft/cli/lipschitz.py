@@ -25,8 +25,9 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
-from lipgraft.cli.loading import load_model
+from lipgraft.cli.model import load_model
 from lipgraft.errors import DataError, SettingsError, unknown_name
+from lipgraft.runs.measurements import correct as correctly_classified
 from lipgraft.sensitivity import NOTIONS, UNITS
 from lipgraft.sensitivity import lipschitz as constants
 
@@ -106,10 +107,8 @@ def _chosen(name: str, everything: str, kind: str, known: list[str]) -> list[str
 
 
 def _correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The indices of the images that the model classifies correctly."""
-    with torch.no_grad():
-        right = torch.cat([model(part).argmax(1) for part in torch.split(x, 256)]) == y
-    index = right.nonzero().flatten()
+    """The indices of the images that the model classifies correctly; none is an error."""
+    index = correctly_classified(model, x, y)
     if len(index) == 0:
         raise DataError(f"none of the {len(x)} images is classified correctly; leave out --correct or raise --count.")
     return index

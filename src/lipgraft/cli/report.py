@@ -44,4 +44,6 @@ def show(results: RunResults, run: Path, json: bool) -> None:
     console.print(table)
     for sentence in (undecided(results), headline(results)):
         console.print(printable(sentence), markup=False, highlight=False)
+    if results.missing:
+        say(f"Not finished: {', '.join(results.missing)}; run it again to go on.")
     say(f"Report: {page.resolve()}")

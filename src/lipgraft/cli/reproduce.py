@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,7 +76,8 @@ def reproduce(
     """Run the experiments of the paper and set their figures beside the published ones.
 
     What is finished is kept, and what experiments share is made once: after Ctrl-C or a crash, the same command goes
-    on where it stopped. Each table's folder gets results.json, table.md and report.html, anew after every row.
+    on where it stopped. Each table's folder gets results.json, table.md and report.html, anew after every row, with all
+    rows that are finished.
     """
     given = {"seed": seed, "threads": threads}
     changes = {**parse_set(set_), **{key: value for key, value in given.items() if value is not None}}
@@ -104,24 +104,12 @@ def reproduce(
             data_root=data_root,
             progress=sys.stderr.isatty(),
             announce=announcer(),
-            command=_command(experiment),
         )
         found.append(experiment_summary(results))
         if not json:
             _show(results, folder / experiment.name)
     if json:
         print_json(found)
-
-
-def _command(experiment: runs.Experiment) -> str:
-    """The line that makes this table again, wherever the data and the results are."""
-    parts = ["lipgraft", "reproduce", experiment.name]
-    parts += ["--scale", experiment.scale] if experiment.scale != runs.SCALES[0] else []
-    for name in experiment.only:
-        parts += ["--only", name]
-    for key, value in experiment.changes.items():
-        parts += ["--set", f"{key}={value}"]
-    return shlex.join(parts)
 
 
 def _show(results: ExperimentResults, folder: Path) -> None:
@@ -145,17 +133,17 @@ def _show(results: ExperimentResults, folder: Path) -> None:
 def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:
     """Every experiment and its work; the last line is the work of all together, what they share counted once."""
     experiments = [runs.load_experiment(name, scale, changes) for name in runs.experiment_names()]
-    each = [(one, runs.work([one])) for one in experiments]
+    each = [(one, runs.workload([one])) for one in experiments]
     if json:
         print_json([{"name": one.name, "title": one.title, "about": one.about, **vars(work)} for one, work in each])
         return
     lines = [(one.name, one.title, work) for one, work in each]
-    lines.append((ALL, "All of them; what they share is made once", runs.work(experiments)))
+    lines.append((ALL, "All of them; what they share is made once", runs.workload(experiments)))
     width = max(len(name) for name, _, _ in lines)
     for name, title, work in lines:
         say(f"{name:<{width}}  {title}. {_words(work)}")
 
 
-def _words(work: runs.Work) -> str:
+def _words(work: runs.Workload) -> str:
     trainings = f"{work.pretrainings} pre-trainings and {work.finetunings} fine-tunings, {work.epochs:,} epochs"
     return f"{trainings}; {work.images:,} images to certify."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Annotated, Any
 
 import torch
 import typer
-import yaml
 from torch import nn
 
 from lipgraft import data as datasets
-from lipgraft import models, training
+from lipgraft import models, training, yaml_text
 from lipgraft.cli.common import (
     DataRootOption,
     DeviceOption,
@@ -28,12 +26,12 @@ from lipgraft.cli.common import (
     resolve_device,
     say,
 )
-from lipgraft.cli.loading import load_model
+from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
 from lipgraft.locking import held
+from lipgraft.runs.provenance import hardware, versions
 from lipgraft.settings import build, setting, to_mapping
-from lipgraft.version import __version__
 
 EPILOG = example(
     "lipgraft train pretrain-short --model digits-cnn --data digits --set eps=0.1 --out runs/digits",
@@ -120,7 +118,5 @@ def _network(recipe: TrainRecipe, data: datasets.Dataset, seed: int) -> nn.Modul
 
 def _write_config(path: Path, recipe: TrainRecipe, seed: int, device: torch.device) -> None:
     """The resolved settings, and where they ran."""
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
-    versions = {"lipgraft": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
-    config = {**to_mapping(recipe), "seed": seed, "device": str(device), "hardware": hardware, "versions": versions}
-    atomic_write_text(path, yaml.safe_dump(config, sort_keys=False))
+    where = {"versions": versions(), "hardware": hardware(device)}
+    atomic_write_text(path, yaml_text.dump({**to_mapping(recipe), "seed": seed, "device": str(device), **where}))

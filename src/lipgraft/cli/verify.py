@@ -1,24 +1,27 @@
-"""lipgraft verify: test images of a data set, a property of an ONNX network, or a table of properties."""
+"""lipgraft verify CHECKPOINT: proofs and counterexamples for the test images of a data set."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-import yaml
 
 from lipgraft import data as datasets
+from lipgraft import yaml_text
 from lipgraft.cli.common import (
-    DATA,
-    EPS,
+    DataOption,
     DataRootOption,
     DeviceOption,
+    EpsOption,
     JsonOption,
+    RecheckOption,
     SeedOption,
     ThreadsOption,
+    VerifierOption,
     example,
     parse_set,
     print_json,
@@ -26,136 +29,76 @@ from lipgraft.cli.common import (
     resolve_device,
     say,
 )
-from lipgraft.cli.loading import load_model
-from lipgraft.cli.verify_vnnlib import verify_property, verify_table
+from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
-from lipgraft.files import atomic_write_text, check_file, check_folder
+from lipgraft.files import atomic_write_text, check_folder
+from lipgraft.report.results import readable_eps
+from lipgraft.runs import Row, verify_run
+from lipgraft.runs.progress import VerifyProgress
+from lipgraft.runs.provenance import hardware, versions
 from lipgraft.settings import build, to_mapping
-from lipgraft.verification.database import Row
-from lipgraft.verification.measures import Measures, measure
-from lipgraft.verification.progress import Progress
-from lipgraft.verification.runs import verify_run
-from lipgraft.verification.settings import VerifySettings
-from lipgraft.version import __version__
+from lipgraft.verification import Measures, VerifySettings, measure
 
 EPILOG = example(
-    "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --count 1000 --timeout 300 --out runs/cnn-b",
+    "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --count 1000 --timeout 300",
     "lipgraft verify model.safetensors --data digits --eps 0.05 --out runs/digits --recheck float64 --json",
-    "lipgraft verify --onnx net.onnx --vnnlib property.vnnlib --timeout 60 --results result.txt",
-    "lipgraft verify --instances exported/instances.csv",
 )
-# What each way of asking needs, and what else goes with it besides the options of all three.
-WAYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("--instances",), ("--out",)),
-    (("--onnx", "--vnnlib"), ("--results",)),
-    (("CHECKPOINT", "--data", "--eps", "--out"), ("--start", "--count", "--total-seconds", "--data-root")),
-)
+
+
+def _moved(value: str | None) -> None:
+    """Options of an older version; their answer is where the question belongs now."""
+    if value is not None:
+        raise SettingsError(
+            "ONNX networks and VNNLIB properties have a command of their own: `lipgraft vnnlib NET SPEC`, or "
+            "`lipgraft vnnlib --instances TABLE`."
+        )
 
 
 def verify(
-    checkpoint: Annotated[Path | None, typer.Argument(help="The network whose test images are verified.")] = None,
-    data: Annotated[str | None, DATA] = None,
-    eps: Annotated[float | None, EPS] = None,
+    checkpoint: Annotated[Path, typer.Argument(help="The network whose test images are verified.")],
+    data: DataOption,
+    eps: EpsOption,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; if it exists, the run goes on where it stopped.")
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Folder of the run; if it exists, the run goes on. Default: runs/, by checkpoint, data and eps.",
+        ),
     ] = None,
-    start: Annotated[int | None, typer.Option(min=0, help="Number of the first test image; default 0.")] = None,
+    start: Annotated[int, typer.Option(min=0, help="Number of the first test image.")] = 0,
     count: Annotated[int | None, typer.Option(min=1, help="How many test images; default all that follow.")] = None,
-    onnx: Annotated[Path | None, typer.Option(help="A network in an ONNX file, to go with --vnnlib.")] = None,
-    vnnlib: Annotated[Path | None, typer.Option(help="The property to verify: prints unsat where it holds.")] = None,
-    results: Annotated[Path | None, typer.Option(help="File for that word and the counterexample.")] = None,
-    instances: Annotated[
-        Path | None, typer.Option(help="A whole instances.csv; results go to --out, by default `results` beside it.")
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(help="Seconds per image or property; default 300, or what instances.csv says."),
-    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds per image; default 300.")] = None,
     total_seconds: Annotated[float | None, typer.Option(help="Wall time for the whole run; default no limit.")] = None,
-    recheck: Annotated[str, typer.Option(help="float64: repeat every proof in double precision.")] = "none",
-    option: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the verifier.")
-    ] = None,
+    recheck: RecheckOption = "none",
+    set_: VerifierOption = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
+    moved: Annotated[
+        str | None,
+        typer.Option("--onnx", "--vnnlib", "--instances", "--results", hidden=True, is_eager=True, callback=_moved),
+    ] = None,
 ) -> None:
     """Prove or refute, image by image, that nothing within eps is classified otherwise; print SA, RA, VA, UNR, Time.
 
-    With --onnx and --vnnlib, print one word for one property; with --instances, decide a whole table of them.
+    Every verdict is kept as soon as it is there: after Ctrl-C or a crash, the same command goes on where it stopped.
     """
-    given = {
-        "CHECKPOINT": checkpoint,
-        "--data": data,
-        "--eps": eps,
-        "--out": out,
-        "--start": start,
-        "--count": count,
-        "--total-seconds": total_seconds,
-        "--data-root": data_root,
-        "--onnx": onnx,
-        "--vnnlib": vnnlib,
-        "--results": results,
-        "--instances": instances,
-    }
-    _check_way({name for name, value in given.items() if value is not None})
     options: dict[str, Any] = {"timeout": timeout, "total_seconds": total_seconds, "recheck": recheck, "seed": seed}
-    chosen = {**{name: value for name, value in options.items() if value is not None}, **parse_set(option)}
+    chosen = {**{name: value for name, value in options.items() if value is not None}, **parse_set(set_)}
     settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device)
-    if results is not None:
-        check_file(results)
-    if checkpoint is not None and data is not None and eps is not None and out is not None:
-        _verify_images(checkpoint, data, data_root, eps, out, start or 0, count, settings, where, json=json)
-        return
-    if settings.total_seconds is not None:
-        raise SettingsError("total_seconds is for the images of a CHECKPOINT; use --timeout, seconds per property.")
-    if onnx is not None and vnnlib is not None:
-        verify_property(onnx, vnnlib, results, settings, where, json=json)
-    elif instances is not None:
-        verify_table(instances, out, settings.timeout if "timeout" in chosen else None, settings, where, json=json)
-
-
-def _check_way(given: set[str]) -> None:
-    """Refuse options that do not go together. given: the names that stand on the command line."""
-    needed, more = next((way for way in WAYS if given & set(way[0])), ((), ()))
-    present, missing = ([name for name in needed if (name in given) is here] for here in (True, False))
-    if not present:
-        raise SettingsError(
-            "what is to be verified? Give CHECKPOINT, --data, --eps and --out, or --onnx and --vnnlib, or --instances."
-        )
-    foreign = sorted(given - {*needed, *more})
-    if foreign:
-        raise SettingsError(f"{present[0]} does not go with {', '.join(foreign)}; they ask different questions.")
-    if missing:
-        raise SettingsError(f"{present[0]} needs {' and '.join(missing)} too; see `lipgraft verify --help`.")
-
-
-def _verify_images(
-    checkpoint: Path,
-    data: str,
-    data_root: Path | None,
-    eps: float,
-    out: Path,
-    start: int,
-    count: int | None,
-    settings: VerifySettings,
-    where: torch.device,
-    *,
-    json: bool,
-) -> None:
-    check_folder(out)
+    run = check_folder(out or default_run(checkpoint, data, eps))
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
-    with Progress(settings=settings) as progress:
-        _write_config(out, checkpoint, data, eps, settings, where)
+    with VerifyProgress(settings=settings) as progress:
+        _write_config(run, checkpoint, data, eps, settings, where)
         rows = verify_run(
             model,
             dataset,
             eps,
-            out,
+            run,
             start=start,
             count=count,
             settings=settings,
@@ -169,24 +112,29 @@ def _verify_images(
             {
                 "measures": {**asdict(measures), "over": measures.over},
                 "images": [_plain(row) for row in rows],
-                "run": str(out),
+                "run": str(run),
             }
         )
     else:
         _print(measures, f"{checkpoint.name} on {data}, eps {eps:.5g}")
+        say(f"Run: {run.resolve()}")
+
+
+def default_run(checkpoint: Path, data: str, eps: float) -> Path:
+    """A folder under runs/ that the same question finds again, such as runs/verify-best-cifar10-2-255."""
+    name = f"verify-{checkpoint.name.removesuffix('.safetensors')}-{data}-{readable_eps(eps)}"
+    return Path("runs") / re.sub(r"[^\w.-]+", "-", name)
 
 
 def _write_config(
-    out: Path, checkpoint: Path, data: str, eps: float, settings: VerifySettings, device: torch.device
+    run: Path, checkpoint: Path, data: str, eps: float, settings: VerifySettings, device: torch.device
 ) -> None:
     """What the run was started with, for people; the results file itself refuses other settings."""
-    file = out / "config.yaml"
+    file = run / "config.yaml"
     if file.exists():
         return
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    about = {"lipgraft": __version__, "torch": str(torch.__version__), "device": hardware}
-    run = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "verify": to_mapping(settings)}
-    atomic_write_text(file, yaml.safe_dump({**run, "versions": about}, sort_keys=False))
+    asked = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "verify": to_mapping(settings)}
+    atomic_write_text(file, yaml_text.dump({**asked, "versions": versions(), "hardware": hardware(device)}))
 
 
 def _plain(row: Row) -> dict[str, Any]:

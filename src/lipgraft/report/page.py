@@ -62,7 +62,8 @@ class Section:
 
 def render(results: RunResults) -> str:
     """The page of one run as text. It refers to nothing outside itself."""
-    return _page([_section(results, "")], title=results.title, lead=headline(results))
+    notes = [f"Not finished: {', '.join(results.missing)}."] if results.missing else []
+    return _page([_section(results, "")], title=results.title, lead=headline(results), notes=notes)
 
 
 def render_experiment(results: ExperimentResults) -> str:

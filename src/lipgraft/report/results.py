@@ -123,11 +123,14 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class RunResults:
-    """A whole run. counts: images by purpose (test, attacked, certified, ...); the rest is for the reader to judge by.
+    """A whole run, and what the reader needs to judge it by.
 
-    margin_method: how the margins were bounded; lipschitz_units: pixel or normalised; settings, versions, hardware:
-    as written in the run's config.yaml. made: commits and devices that the stages were made with. literature:
-    published rows, by title, that were not run.
+    counts: images by purpose (tested, certified, ...).
+    lipschitz_units: pixel or normalised. margin_method: how the margins were bounded.
+    settings, versions, hardware: as written in the run's config.yaml.
+    made: commits and devices that the stages were made with.
+    missing: names of models that are not finished.
+    literature: published rows, by title, that were not run.
     """
 
     name: str
@@ -144,6 +147,7 @@ class RunResults:
     versions: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
     made: tuple[Mapping[str, str], ...] = ()
+    missing: tuple[str, ...] = ()
     literature: Mapping[str, Published] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -152,9 +156,14 @@ class RunResults:
 
     @property
     def radius(self) -> str:
-        """eps for readers: 2/255 where it is one of those, else the number."""
-        whole = round(self.eps * 255)
-        return f"{whole}/255" if abs(self.eps * 255 - whole) < 1e-9 and whole else f"{self.eps:.4g}"
+        """eps for readers."""
+        return readable_eps(self.eps)
+
+
+def readable_eps(eps: float) -> str:
+    """2/255 where it is one of those, else the number."""
+    whole = round(eps * 255)
+    return f"{whole}/255" if abs(eps * 255 - whole) < 1e-9 and whole else f"{eps:.4g}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
-"""The whole run, from a recipe to a report: pre-train, graft, fine-tune, certify, compare."""
+"""Runs: recipes and experiments, their stages, the results store, provenance and progress."""
 
-from lipgraft.runs.collect import collect
+from lipgraft.runs.certification import verify_run
 from lipgraft.runs.experiment import SCALES, Experiment, chosen, experiment_names, load_experiment
-from lipgraft.runs.explain import explain
-from lipgraft.runs.loading import load_recipe, recipe_names, resolve
+from lipgraft.runs.fingerprint import Identity
+from lipgraft.runs.pipeline import report, run
 from lipgraft.runs.recipe import (
     AttackSettings,
     CalibrationSettings,
@@ -12,32 +12,42 @@ from lipgraft.runs.recipe import (
     LipschitzRecipe,
     ModelRecipe,
     Recipe,
+    explain,
 )
-from lipgraft.runs.reproduce import reproduce
-from lipgraft.runs.whole import report, run
-from lipgraft.runs.work import Work, work
+from lipgraft.runs.recipe_file import load_recipe, recipe_names, resolve
+from lipgraft.runs.reproduction import reproduce
+from lipgraft.runs.results import collect
+from lipgraft.runs.store import RESULTS, ResultStore, Row, StoreError, read_results
+from lipgraft.runs.workload import Workload, workload
 
 __all__ = [
+    "RESULTS",
     "SCALES",
     "AttackSettings",
     "CalibrationSettings",
     "CertifySettings",
     "Experiment",
     "GraftSettings",
+    "Identity",
     "LipschitzRecipe",
     "ModelRecipe",
     "Recipe",
-    "Work",
+    "ResultStore",
+    "Row",
+    "StoreError",
+    "Workload",
     "chosen",
     "collect",
     "experiment_names",
     "explain",
     "load_experiment",
     "load_recipe",
+    "read_results",
     "recipe_names",
     "report",
     "reproduce",
     "resolve",
     "run",
-    "work",
+    "verify_run",
+    "workload",
 ]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,54 @@ from torch import nn
 from lipgraft import models, yaml_text
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
-from lipgraft.runs.environment import hardware, made_by, versions
+from lipgraft.runs.provenance import hardware, made_by, versions
 from lipgraft.runs.recipe import Recipe
-from lipgraft.runs.shared import Handover, Shared, link
+from lipgraft.runs.store import RESULTS
 from lipgraft.settings import to_mapping
 
 Result = dict[str, Any]
 Announce = Callable[[str, bool], None]
 """(what a stage does, whether it was done before)"""
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What a stage leaves besides its result. keep(path): put it there for others; bring(path): take it from there."""
+
+    suffix: str
+    keep: Callable[[Path], None]
+    bring: Callable[[Path], None]
+
+
+class SharedStages:
+    """A folder of finished stages by the digest of their inputs; every file is whole or not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def scratch(self, key: str) -> Path:
+        """Where the unfinished stage of this digest keeps what it needs to go on."""
+        return self.path / "unfinished" / key[:32]
+
+    def take(self, key: str, handover: Handover | None) -> dict[str, Any] | None:
+        """The record of a finished stage, with what it left brought along; None when it is not here."""
+        record = self._place(key, ".json")
+        if not record.exists() or (handover is not None and not self._place(key, handover.suffix).exists()):
+            return None
+        content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+        if handover is not None:
+            handover.bring(self._place(key, handover.suffix))
+        return content
+
+    def put(self, key: str, content: dict[str, Any], handover: Handover | None) -> None:
+        """The record goes last: where it is, everything is."""
+        if handover is not None:
+            self._place(key, handover.suffix).parent.mkdir(parents=True, exist_ok=True)
+            handover.keep(self._place(key, handover.suffix))
+        atomic_write_text(self._place(key, ".json"), json.dumps(content, indent=1))
+
+    def _place(self, key: str, suffix: str) -> Path:
+        return self.path / f"{key[:32]}{suffix}"
 
 
 class RunDirectory:
@@ -33,7 +76,9 @@ class RunDirectory:
     do not change is taken from there.
     """
 
-    def __init__(self, path: Path, announce: Announce = lambda what, done: None, shared: Shared | None = None) -> None:
+    def __init__(
+        self, path: Path, announce: Announce = lambda what, done: None, shared: SharedStages | None = None
+    ) -> None:
         self.path, self.announce, self.shared = path, announce, shared
         self.device = torch.device("cpu")
 
@@ -43,7 +88,7 @@ class RunDirectory:
 
     @property
     def store(self) -> Path:
-        return self.path / "results.sqlite"
+        return self.path / RESULTS
 
     @property
     def examples(self) -> Path:
@@ -55,10 +100,13 @@ class RunDirectory:
         self.device = device
         if not self.config.exists() or (self.shared is not None and not self.holds(recipe)):
             shutil.rmtree(self.path / "stages", ignore_errors=True)  # found with other settings
-            content = {"recipe": now, "versions": versions(), "hardware": hardware(device)}
-            atomic_write_text(self.config, yaml_text.dump(content))
+            self._write_config(now)
             return
         before = self.read_config().get("recipe")
+        if self.shared is not None and before != now:  # a run with fewer models; its examples are of those alone
+            self._file("examples").unlink(missing_ok=True)
+            self._write_config(now)
+            return
         if before is None:
             raise SettingsError(f"{self.path} holds a run of another command; give another --out.")
         if before != now:
@@ -67,9 +115,18 @@ class RunDirectory:
                 f"{self.path} holds a run with {key} = {was}, not {wanted}; give another --out, or the same settings."
             )
 
+    def _write_config(self, recipe: Any) -> None:
+        content = {"recipe": recipe, "versions": versions(), "hardware": hardware(self.device)}
+        atomic_write_text(self.config, yaml_text.dump(content))
+
     def holds(self, recipe: Recipe) -> bool:
-        """Whether the run that is here, if any, is one of this recipe."""
-        return self.config.exists() and bool(self.read_config().get("recipe") == _plain(to_mapping(recipe)))
+        """Whether the run that is here, if any, is one of this recipe, with all of its models or some."""
+        here = self.read_config().get("recipe") if self.config.exists() else None
+        if here is None:
+            return False
+        now = _plain(to_mapping(recipe))
+        known = all(model in now["models"] for model in here["models"])
+        return known and bool({**here, "models": None} == {**now, "models": None})
 
     def read_config(self) -> Result:
         """What the run was started with: recipe, versions and hardware, or what `lipgraft verify` writes."""
@@ -138,7 +195,7 @@ class RunDirectory:
 
         if not file.exists():
             self._file(name).unlink(missing_ok=True)
-        handover = Handover(".safetensors", lambda place: link(file, place), lambda place: link(place, file))
+        handover = Handover(".safetensors", lambda place: _link(file, place), lambda place: _link(place, file))
         self.stage(name, what, inputs, work, handover)
         return models.load(file, device)
 
@@ -166,6 +223,18 @@ class RunDirectory:
 
     def _file(self, name: str) -> Path:
         return self.path / "stages" / f"{name}.json"
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under another name, without a second copy where the file system can do that."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".link-") as folder:
+        new = Path(folder) / target.name
+        try:
+            os.link(source, new)
+        except OSError:
+            shutil.copyfile(source, new)
+        os.replace(new, target)
 
 
 def _digest(inputs: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lipgraft.data import Dataset, images
 from lipgraft.files import atomic_write_bytes
 from lipgraft.report.results import Example, ExampleVerdict, ImageResult
-from lipgraft.verification import Row
+from lipgraft.runs.store import Row
 
 
 def choose(verdicts: Mapping[str, Sequence[Row]], count: int) -> list[int]:

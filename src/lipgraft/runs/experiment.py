@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.resources
+import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -11,10 +13,12 @@ from typing import Any
 
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.report.published import PUBLISHED, published
-from lipgraft.runs.loading import changed, over, read, resolve
 from lipgraft.runs.recipe import Recipe, check_folder_name
-from lipgraft.runs.rows import expand
+from lipgraft.runs.recipe_file import changed, nested, over, read, resolve
 from lipgraft.settings import build, setting
+
+Row = dict[str, Any]
+"""A model of a recipe, as it is written."""
 
 SCALES = FULL, SMOKE = "full", "smoke"
 DEFAULTS = "shared"
@@ -56,11 +60,21 @@ class RunFile:
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """One network on one data set. literature: titles and keys of published rows to show beside ours."""
+    """One network on one data set.
+
+    recipe: with all rows of the experiment. literature: titles and keys of published rows to show beside ours. rows:
+    the names of those that were asked for, which may be none; None: all.
+    """
 
     name: str
     recipe: Recipe
     literature: Mapping[str, str] = field(default_factory=dict)
+    rows: tuple[str, ...] | None = None
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The names of the rows that were asked for."""
+        return tuple(model.name for model in self.recipe.models) if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
@@ -99,23 +113,18 @@ def load_experiment(source: str | Path, scale: str = FULL, changes: Mapping[str,
 
 
 def chosen(experiments: Iterable[Experiment], only: Sequence[str]) -> list[Experiment]:
-    """The experiments with the named runs (cnn-b) and rows (ours, or cnn-b/ours) alone; those that have none go."""
+    """The experiments, asked for the named runs (cnn-b) and rows (ours, or cnn-b/ours) alone; those without any go."""
     every = list(experiments)
     known = {name for one in every for run in one.runs for row in run.recipe.models for name in _names(run, row.name)}
     for name in only:
         if name not in known:
             raise SettingsError(unknown_name("row", name, sorted(known)))
-    cut = [replace(one, runs=_chosen_runs(one, set(only)), only=tuple(only)) for one in every]
-    return [one for one in cut if one.runs]
+    asked = [replace(one, runs=tuple(_asked(run, set(only)) for run in one.runs), only=tuple(only)) for one in every]
+    return [one for one in asked if any(run.asked for run in one.runs)]
 
 
-def _chosen_runs(experiment: Experiment, only: set[str]) -> tuple[ExperimentRun, ...]:
-    runs = []
-    for run in experiment.runs:
-        rows = tuple(row for row in run.recipe.models if set(_names(run, row.name)) & only)
-        if rows:
-            runs.append(replace(run, recipe=replace(run.recipe, models=rows)))
-    return tuple(runs)
+def _asked(run: ExperimentRun, only: set[str]) -> ExperimentRun:
+    return replace(run, rows=tuple(row.name for row in run.recipe.models if only & set(_names(run, row.name))))
 
 
 def _names(run: ExperimentRun, row: str) -> tuple[str, str, str]:
@@ -162,7 +171,7 @@ def _run(
     recipe["title"] = given.title or given.name
     if scale == SMOKE:
         recipe["title"] += " (smoke)"
-    rows = expand(given.models, file.models, smoke=scale == SMOKE, where=where)
+    rows = expanded_rows(given.models, file.models, smoke=scale == SMOKE, where=where)
     recipe["models"] = [_with_paper(row, given.paper, where) for row in rows]
     for key in given.literature.values():
         published(key)
@@ -181,3 +190,61 @@ def _with_paper(row: Mapping[str, Any], prefix: str | None, where: str) -> dict[
 
 def _folder() -> Path:
     return Path(str(importlib.resources.files("lipgraft") / "experiments"))
+
+
+def expanded_rows(rows: Iterable[Any], named: Mapping[str, Row], *, smoke: bool, where: str) -> list[Row]:
+    """Models of a recipe.
+
+    A row is a name of `named`; or a mapping of a model's keys, over those of the row that `like` names, with changes
+    for the smoke scale under `smoke`; and if it has a `grid` of dotted keys and their values, one model for each
+    combination, with {key} in its name and title replaced by the value.
+    """
+    found: list[Row] = []
+    for row in rows:
+        found += _expanded(row, named, smoke, where)
+    return found
+
+
+def _expanded(row: Any, named: Mapping[str, Row], smoke: bool, where: str) -> list[Row]:
+    if isinstance(row, str):
+        return [{"name": row, **_like(row, named, where)}]
+    if not isinstance(row, Mapping):
+        raise SettingsError(f"{where}: a row must be a name or a mapping, got {row!r}.")
+    own = dict(row)
+    for_smoke = own.pop("smoke", {})
+    if not isinstance(for_smoke, Mapping):
+        raise SettingsError(f"{where}: smoke must be a mapping of settings, got {for_smoke!r}.")
+    own = over(own, for_smoke) if smoke else own
+    grid = own.pop("grid", None)
+    if "like" in own:
+        like = str(own.pop("like"))
+        own = {"name": like, **over(_like(like, named, where), own)}
+    return [own] if grid is None else _grid(own, grid, where)
+
+
+def _like(name: str, named: Mapping[str, Row], where: str) -> Row:
+    if name not in named:
+        raise SettingsError(f"{where}: {unknown_name('row', name, list(named))}")
+    return named[name]
+
+
+def _grid(row: Row, grid: Any, where: str) -> list[Row]:
+    """One row for each combination of values."""
+    if not isinstance(grid, Mapping) or not all(isinstance(values, list) and values for values in grid.values()):
+        raise SettingsError(f"{where}: a grid must give a list of values for each dotted key, got {grid!r}.")
+    found = []
+    for values in itertools.product(*grid.values()):
+        new = row
+        for key, value in zip(grid, values, strict=True):
+            new = over(new, nested(key, value))
+        words = {key.rpartition(".")[2]: value for key, value in zip(grid, values, strict=True)}
+        name, title = (_filled(str(row.get(key, row["name"])), words, where) for key in ("name", "title"))
+        found.append({**new, "name": re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), "title": title})
+    return found
+
+
+def _filled(text: str, words: Mapping[str, Any], where: str) -> str:
+    try:
+        return text.format(**words)
+    except (KeyError, IndexError):
+        raise SettingsError(f"{where}: {text!r} may name {', '.join(f'{{{word}}}' for word in words)} alone.") from None

@@ -91,7 +91,9 @@ def through_affine(network: Network, node: Node, rows: Tensor) -> tuple[Tensor, 
         case Conv():
             flat = rows.flatten(0, 1)
             size = (len(flat), *shape)
-            back = conv2d_input(size, node.weight, flat, node.stride, node.padding, node.dilation, node.groups)
+            back: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
+                size, node.weight, flat, node.stride, node.padding, node.dilation, node.groups
+            )
             added = zero if node.bias is None else rows.sum((-2, -1)) @ node.bias
             return back.view(*rows.shape[:2], *shape), added
         case Linear():

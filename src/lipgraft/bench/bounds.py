@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lipgraft import data as datasets
-from lipgraft import models
+from lipgraft import grafting, models
+from lipgraft.bench.dense_crown import bytes_per_image, dense_crown
+from lipgraft.bench.resources import free_memory, timed
 from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Neurons, Prepared, prepare
-from lipgraft.bounds.measuring import ROOT, free_memory, timed
 from lipgraft.bounds.numerics import proved
-from lipgraft.bounds.relaxations import unstable
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.network import Network, full_precision, trace
+from lipgraft.verification.incomplete import other_classes, unstable_share
 
 NETWORKS = ("cnn-b", "conv-big", "conv-huge", "resnet4b")
 DATASET = "cifar10"
-DENSE = ROOT / "bench" / "dense_crown.py"
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +100,6 @@ def _cases(
     seed: int,
 ) -> Iterator[Case]:
     """The network as it is, and grafted if it is not."""
-    from lipgraft import grafting  # here, because grafting builds on this room
-
     model: nn.Module = models.build(name, DATASET, seed=seed) if weights is None else models.load(weights)
     model = models.fold_batchnorm(model)
     spec = getattr(model, "spec", None)
@@ -121,7 +116,7 @@ def _cases(
         network = trace(variant.to(device), shape).to()
         with torch.no_grad(), full_precision():
             labels = variant.eval()(x).argmax(1) if y is None else y.to(device)
-        C = _margins(labels, network.output_shape[0])
+        _, C = other_classes(labels, network.output_shape[0], x.dtype)
         yield Case(name, "random" if weights is None else str(weights), grafted, network, Box.linf(x, eps), C)
 
 
@@ -134,14 +129,6 @@ def _images(
     if source.input_shape != shape:
         raise SettingsError(f"{source.name} has images of shape {source.input_shape}, the network takes {shape}.")
     return datasets.images(source.x_test[:batch]), source.y_test[:batch]
-
-
-def _margins(labels: Tensor, classes: int) -> Tensor:
-    """Rows e_y - e_j for every class j but y: (B, classes - 1, classes)."""
-    eye = torch.eye(classes, device=labels.device)
-    others = torch.arange(classes, device=labels.device).expand(len(labels), -1)
-    others = others[others != labels.unsqueeze(1)].view(len(labels), classes - 1)
-    return eye[labels].unsqueeze(1) - eye[others]
 
 
 def _measured(case: Case, method: str, neurons: Neurons, device: torch.device, repeats: int) -> dict[str, Any]:
@@ -159,7 +146,7 @@ def _measured(case: Case, method: str, neurons: Neurons, device: torch.device, r
         ready = prepared() if method == "alpha-crown" else None
         work = partial(margins, ready) if ready is not None else lambda: margins(prepared())
         seconds, peak, lower = timed(work, device, repeats)
-        share = _unstable_share(ready if ready is not None else prepared())
+        share = float(unstable_share(ready if ready is not None else prepared()).mean())
     return {
         "network": case.name,
         "weights": case.weights,
@@ -175,25 +162,15 @@ def _measured(case: Case, method: str, neurons: Neurons, device: torch.device, r
     }
 
 
-def _unstable_share(prepared: Prepared) -> float:
-    """The share of neurons that need a relaxation, over the batch."""
-    acts = [(act, *prepared.intervals[act.inputs[0]]) for _, act in prepared.network.activations()]
-    loose = sum(int(unstable(act, lb, ub).sum()) for act, lb, ub in acts)
-    return loose / max(sum(lb.numel() for _, lb, _ in acts), 1)
-
-
 # --- the plain dense implementation ----------------------------------------------------------------------------------
 
 
 def _dense_speed(case: Case, device: torch.device) -> dict[str, Any]:
-    """Images per second of bench/dense_crown.py, on as many images of the batch as fit; or a note why not."""
-    if not DENSE.is_file():
-        return {"dense_images_per_second": None, "note": "bench/dense_crown.py is not there; run from a checkout"}
-    dense = _load(DENSE)
-    fit = int(0.8 * free_memory(device)) // max(dense.bytes_per_image(case.network), 1)
+    """Images per second of the dense implementation, on as many images of the batch as fit; or a note why not."""
+    fit = int(0.8 * free_memory(device)) // max(bytes_per_image(case.network), 1)
     count = min(fit, len(case.box)) if device.type == "cuda" else min(fit, 1)  # one image shows enough on a CPU
     while count >= 1:
-        work = partial(_dense_margins, dense, case, count)
+        work = partial(_dense_margins, case, count)
         try:
             with torch.no_grad(), full_precision():
                 seconds, peak, _ = timed(work, device, 1, warm_up=False)
@@ -205,18 +182,8 @@ def _dense_speed(case: Case, device: torch.device) -> dict[str, Any]:
     return {"dense_images_per_second": None, "note": "dense does not fit into memory"}
 
 
-def _dense_margins(dense: ModuleType, case: Case, count: int) -> Tensor:
-    margins: Tensor = dense.dense_crown(case.network, case.box[:count], case.C[:count])[0]
-    return margins
-
-
-def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _dense_margins(case: Case, count: int) -> Tensor:
+    return dense_crown(case.network, case.box[:count], case.C[:count])[0]
 
 
 def _ratio(row: Mapping[str, Any], dense: Mapping[str, Any]) -> float | None:

@@ -1,4 +1,4 @@
-"""Time, memory and circumstances of a measurement."""
+"""The time and the memory that a piece of work takes."""
 
 from __future__ import annotations
 
@@ -7,30 +7,14 @@ import gc
 import os
 import platform
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-
-ROOT = Path(__file__).resolve().parents[3]  # of the repository, when the package is used from one
-
-
-def environment(device: str | torch.device) -> dict[str, Any]:
-    """Hardware, versions and commit: what a figure needs beside it."""
-    place = torch.device(device)
-    return {
-        "device": torch.cuda.get_device_name(place) if place.type == "cuda" else _processor(),
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "commit": _commit(),
-    }
 
 
 def timed(
@@ -40,10 +24,10 @@ def timed(
     times = []
     with peak_memory(device) as peak:
         for _ in range(repeats + warm_up):
-            _wait(device)
+            wait(device)
             began = time.perf_counter()
             result = work()
-            _wait(device)
+            wait(device)
             times.append(time.perf_counter() - began)
     return statistics.median(times[warm_up:]), peak[0], result
 
@@ -104,29 +88,7 @@ def free_memory(device: torch.device) -> int:
     return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE")) // 2
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done all it was asked to."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _commit() -> str | None:
-    """The repository's commit, with a mark when files differ from it; None outside a repository."""
-    if not (ROOT / ".git").exists():
-        return None
-    try:
-        head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run(
-            ["git", "-C", ROOT, "status", "--porcelain"], capture_output=True, text=True, check=True
-        )
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        return None
-    return head.stdout.strip() + (" with changes" if changed.stdout.strip() else "")

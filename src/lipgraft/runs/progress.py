@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from lipgraft.verification.database import Row
-from lipgraft.verification.settings import VerifySettings
+from lipgraft.runs.store import Row
+from lipgraft.verification import VerifySettings
 from lipgraft.verification.verdict import Status
 
 
-class Progress:
+class VerifyProgress:
     """Counts of a run, shown on a terminal's standard error while it goes on.
 
     settings: those of the run, whose limits bound the time that is left. clock: seconds that never go back.
@@ -40,7 +40,7 @@ class Progress:
             console=self._console, refresh_per_second=4, transient=True, get_renderable=lambda: Text(self.line())
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> VerifyProgress:
         if self._console.is_terminal:
             self._live.start()
         return self

@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipgraft import models
+from lipgraft.bench.resources import wait
 from lipgraft.data import Dataset, images
 from lipgraft.data.augment import crop_flip
 from lipgraft.data.catalogue import entry
+from lipgraft.runs.provenance import device_name
 from lipgraft.training.capture import runner
 from lipgraft.training.prepare import permutation, prepare
 from lipgraft.training.schedule import factors
@@ -50,7 +52,7 @@ def bench_train(
     return {
         "model": model_name,
         "batch": batch,
-        "device": torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu",
+        "device": device_name(place),
         "precision": precision,
         "steps": steps,
         "repeats": repeats,
@@ -134,15 +136,10 @@ def _measure(make: Callable[[], Stepper], device: torch.device, steps: int, repe
         step()
     times = []
     for _ in range(repeats):
-        _wait(device)
+        wait(device)
         began = time.perf_counter()
         for _ in range(steps):
             step()
-        _wait(device)
+        wait(device)
         times.append(1000 * (time.perf_counter() - began) / steps)
     return statistics.median(times), torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -13,7 +13,7 @@ from lipgraft.settings import to_mapping
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """models: rows that differ; images: proofs, over all models."""
 
     pretrainings: int
@@ -23,7 +23,7 @@ class Work:
     images: int
 
 
-def work(experiments: Iterable[Experiment]) -> Work:
+def workload(experiments: Iterable[Experiment]) -> Workload:
     """The work of several experiments that run in one folder, if nothing is there yet."""
     starts: dict[str, int] = {}
     tuned: dict[str, int] = {}
@@ -37,7 +37,7 @@ def work(experiments: Iterable[Experiment]) -> Work:
                 tuned[made] = model.finetune.epochs
             certified[_key(made, recipe.eps, to_mapping(recipe.certify))] = recipe.certify.count
     epochs = sum(starts.values()) + sum(tuned.values())
-    return Work(len(starts), len(tuned), epochs, len(certified), sum(certified.values()))
+    return Workload(len(starts), len(tuned), epochs, len(certified), sum(certified.values()))
 
 
 def _made(recipe: Recipe, model: ModelRecipe) -> Any:

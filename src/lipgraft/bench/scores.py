@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipgraft.grafting.score import score
+from lipgraft.bench.resources import wait
+from lipgraft.grafting import score
+from lipgraft.runs.provenance import device_name
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,12 @@ def bench_scores(model: nn.Module, x: Tensor, eps: float, *, warm_up: int = 200,
     labels = settings.pop("y", None)
     if warm_up:
         score(model, x[:warm_up], eps, y=None if labels is None else labels[:warm_up], **settings)
+    wait(device)
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
     start = time.perf_counter()
     score(model, x, eps, y=labels, **settings)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait(device)
     seconds = time.perf_counter() - start
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return ScoreBenchmark(len(x), seconds, peak, name)
+    return ScoreBenchmark(len(x), seconds, peak, device_name(device))

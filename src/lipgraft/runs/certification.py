@@ -12,15 +12,10 @@ from torch import nn
 from lipgraft.data import Dataset, images
 from lipgraft.errors import SettingsError
 from lipgraft.network import full_precision, trace
+from lipgraft.runs.fingerprint import Identity
+from lipgraft.runs.store import RESULTS, ResultStore, Row
 from lipgraft.settings import to_mapping
-from lipgraft.verification.api import verify_stream
-from lipgraft.verification.bab import Watch
-from lipgraft.verification.database import Row
-from lipgraft.verification.fingerprint import Identity
-from lipgraft.verification.settings import VerifySettings
-from lipgraft.verification.store import ResultStore
-
-RESULTS = "results.sqlite"
+from lipgraft.verification import VerifySettings, verify_stream
 
 
 def verify_run(
@@ -34,7 +29,7 @@ def verify_run(
     settings: VerifySettings | None = None,
     started: Callable[[int, list[Row]], None] | None = None,
     decided: Callable[[Row], None] | None = None,
-    watch: Watch | None = None,
+    watch: Callable[[int], None] | None = None,
 ) -> list[Row]:
     """Verify `count` test images (all by default) from number `start` on, and return their rows, in order.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +13,11 @@ import torch
 from lipgraft.files import atomic_write_text
 from lipgraft.locking import held
 from lipgraft.report import ExperimentResults, RunResults, experiment_summary, markdown, published, render_experiment
-from lipgraft.runs.collect import collect, measured
 from lipgraft.runs.directory import Announce, RunDirectory
-from lipgraft.runs.experiment import Experiment, ExperimentRun
+from lipgraft.runs.experiment import FULL, Experiment, ExperimentRun
+from lipgraft.runs.pipeline import run
 from lipgraft.runs.recipe import ModelRecipe
-from lipgraft.runs.whole import run
+from lipgraft.runs.results import collect, is_measured
 
 SHARED = "shared"
 """The folder, beside those of the experiments, of the stages that they share."""
@@ -29,45 +31,49 @@ def reproduce(
     data_root: str | Path | None = None,
     progress: bool = False,
     announce: Announce = lambda what, done: None,
-    command: str = "",
 ) -> ExperimentResults:
-    """Run an experiment, or go on with it, and write its results.json, table.md and report.html.
+    """Run the rows of an experiment that were asked for, or go on with them; write results.json, table.md, report.html.
 
     out: a folder for all experiments; this one's is out/NAME, with a run directory for each of its runs. The table is
-    written anew whenever a row is finished. command: what to call to make it again, for the table.
+    written anew whenever a row is finished, and holds every finished row of the experiment with the same settings,
+    whenever it was asked for.
     """
     folder = Path(out) / experiment.name
 
     def finished(_: ModelRecipe) -> None:
-        _write_table(folder, found(experiment, out, command))
+        _write_table(folder, found(experiment, out))
 
     with held(Path(out)):  # all of it: experiments share stages
         for one in experiment.runs:
-            run(
-                one.recipe,
-                folder / one.name,
-                device=device,
-                data_root=data_root,
-                progress=progress,
-                announce=announce,
-                shared=Path(out) / SHARED,
-                measured=finished,
-            )
-        results = found(experiment, out, command)
+            if one.asked:
+                run(
+                    one.recipe,
+                    folder / one.name,
+                    device=device,
+                    data_root=data_root,
+                    progress=progress,
+                    announce=announce,
+                    shared=Path(out) / SHARED,
+                    rows=one.asked,
+                    measured=finished,
+                )
+        results = found(experiment, out)
         _write_table(folder, results)
         atomic_write_text(folder / "report.html", render_experiment(results))
     return results
 
 
-def found(experiment: Experiment, out: str | Path, command: str = "") -> ExperimentResults:
+def found(experiment: Experiment, out: str | Path) -> ExperimentResults:
     """What is finished of an experiment."""
     runs: list[RunResults] = []
     missing: list[str] = []
+    unasked: list[str] = []
     for one in experiment.runs:
         path = Path(out) / experiment.name / one.name
-        absent = _absent(one, path)
-        missing += [f"{one.name}/{name}" for name in absent]
-        if len(absent) < len(one.recipe.models):
+        done = _finished(one, path)
+        missing += [f"{one.name}/{name}" for name in one.asked if name not in done]
+        unasked += [f"{one.name}/{name}" for name in done if name not in one.asked]
+        if done:
             literature = {title: published(key) for title, key in one.literature.items()}
             runs.append(replace(collect(path, partial=True), literature=literature))
     return ExperimentResults(
@@ -75,7 +81,7 @@ def found(experiment: Experiment, out: str | Path, command: str = "") -> Experim
         title=experiment.title,
         about=experiment.about,
         scale=experiment.scale,
-        command=command,
+        command=_command(experiment, unasked),
         seed=experiment.runs[0].recipe.seed,
         runs=tuple(runs),
         missing=tuple(missing),
@@ -83,11 +89,24 @@ def found(experiment: Experiment, out: str | Path, command: str = "") -> Experim
     )
 
 
-def _absent(one: ExperimentRun, path: Path) -> list[str]:
-    """The rows of a run that have not all their figures."""
+def _finished(one: ExperimentRun, path: Path) -> list[str]:
+    """The rows of a run that have all their figures, asked for now or before."""
     directory = RunDirectory(path)
-    begun = directory.holds(one.recipe)
-    return [model.name for model in one.recipe.models if not (begun and measured(directory, model))]
+    models = one.recipe.models if directory.holds(one.recipe) else ()
+    return [model.name for model in models if is_measured(directory, model)]
+
+
+def _command(experiment: Experiment, unasked: Sequence[str]) -> str:
+    """The line that makes this table again, wherever the data and the results are. unasked: rows from before."""
+    parts = ["lipgraft", "reproduce", experiment.name]
+    parts += ["--scale", experiment.scale] if experiment.scale != FULL else []
+    rows = sum(len(one.recipe.models) for one in experiment.runs)
+    if sum(len(one.asked) for one in experiment.runs) + len(unasked) < rows:
+        for name in (*experiment.only, *unasked):
+            parts += ["--only", name]
+    for key, value in experiment.changes.items():
+        parts += ["--set", f"{key}={value}"]
+    return shlex.join(parts)
 
 
 def _write_table(folder: Path, results: ExperimentResults) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lipgraft.errors import SettingsError
-from lipgraft.report import LayerResult, ModelResult, RunResults, published
-from lipgraft.runs import database, examples
+from lipgraft.report import ImageResult, LayerResult, ModelResult, RunResults, published
+from lipgraft.runs import examples
 from lipgraft.runs.directory import RunDirectory
 from lipgraft.runs.recipe import ModelRecipe, Recipe
-from lipgraft.runs.single import collect_single, image_result
+from lipgraft.runs.store import RESULTS, Row, read_model, read_results
 from lipgraft.settings import build, to_mapping
+from lipgraft.verification import measure
 
 MEASURES = "accuracy", "certify", "bounds", "lipschitz"
 
@@ -24,9 +27,9 @@ def collect(path: str | Path, *, partial: bool = False) -> RunResults:
     run = RunDirectory(Path(path))
     config = run.read_config()
     if "recipe" not in config:
-        return collect_single(run.path, config)
+        return _verification(run.path, config)
     recipe = build(Recipe, config["recipe"], where=str(run.config))
-    chosen = [model for model in recipe.models if not partial or measured(run, model)]
+    chosen = [model for model in recipe.models if not partial or is_measured(run, model)]
     if not chosen:
         raise SettingsError(f"the run in {run.path} has no finished model; run it again to go on.")
     found = tuple(_model(run, model) for model in chosen)
@@ -51,11 +54,12 @@ def collect(path: str | Path, *, partial: bool = False) -> RunResults:
         settings=to_mapping(recipe),
         versions=config["versions"],
         hardware=config["hardware"],
+        missing=tuple(model.name for model in recipe.models if model not in chosen),
         made=_made(run, chosen),
     )
 
 
-def measured(run: RunDirectory, model: ModelRecipe) -> bool:
+def is_measured(run: RunDirectory, model: ModelRecipe) -> bool:
     """Whether all figures of a model are there."""
     return all(run.finished(f"{model.name}.{measure}") for measure in MEASURES)
 
@@ -84,7 +88,7 @@ def _model(run: RunDirectory, model: ModelRecipe) -> ModelResult:
         lipschitz=lipschitz["means"],
         layers=tuple(LayerResult(**layer) for layer in bounds["layers"]),
         margins=tuple(bounds["margins"]),
-        images=tuple(map(image_result, database.read(run.store, model.name))),
+        images=tuple(map(_image, read_model(run.store, model.name))),
         published=None if model.paper is None else published(model.paper),
         seconds=_seconds(run, model),
         over={
@@ -98,6 +102,42 @@ def _model(run: RunDirectory, model: ModelRecipe) -> ModelResult:
             "lipschitz": lipschitz["count"],
         },
     )
+
+
+def _verification(path: Path, config: Mapping[str, Any]) -> RunResults:
+    """The results of `lipgraft verify`: one model, as far as its verdicts go. config: that of its config.yaml."""
+    rows = read_results(path / RESULTS)
+    found = measure([row.verdict for row in rows])
+    name = Path(config["checkpoint"]).stem
+    model = ModelResult(
+        name=name,
+        title=name,
+        sa=_number(found.sa),
+        ra=_number(found.ra),
+        va=_number(found.va),
+        unr=_number(found.unr),
+        time=_number(found.time),
+        lipschitz={},
+        images=tuple(map(_image, rows)),
+        over=found.over,
+    )
+    return RunResults(
+        name=name,
+        title=f"{name} on {config['data']}",
+        data=config["data"],
+        network=config["checkpoint"],
+        eps=config["eps"],
+        models=(model,),
+        counts={"certified": len(rows)},
+        settings=config["verify"],
+        versions=config["versions"],
+        hardware=config.get("hardware", {}),
+    )
+
+
+def _image(row: Row) -> ImageResult:
+    v = row.verdict
+    return ImageResult(row.image, row.label, v.status, v.method, v.seconds, v.reason, v.margin)
 
 
 def _number(value: float | None) -> float:

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipgraft.verification.api import verify_stream
-from lipgraft.verification.measures import measure
-from lipgraft.verification.settings import VerifySettings
-from lipgraft.verification.verdict import Verdict
+from lipgraft.bench.resources import wait
+from lipgraft.runs.provenance import device_name
+from lipgraft.verification import Verdict, VerifySettings, measure, verify_stream
 
 
 def bench_verify(
@@ -35,8 +34,8 @@ def bench_verify(
     device = next((p.device for p in model.parameters()), x.device)
     if warm_up:
         list(verify_stream(model, x[:warm_up], y[:warm_up], eps, settings=replace(chosen, timeout=1.0)))
+    wait(device)
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
     began = time.perf_counter()
     rounds: list[tuple[float, int]] = []
@@ -59,7 +58,7 @@ def bench_verify(
         "images": len(x),
         "eps": eps,
         "timeout": timeout,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": device_name(device),
         "wall_seconds": wall,
         "sa": figures.sa,
         "ra": figures.ra,

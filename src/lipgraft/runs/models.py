@@ -134,6 +134,6 @@ class Workshop:
 
 
 def history(run: RunDirectory, recipe: Recipe) -> list[dict[str, Any]]:
-    """Every epoch of every training of the run, in order, each with its model's name."""
+    """Every epoch of every finished training of the run, in order, each with its model's name."""
     names = ["pretrained", *(model.name for model in recipe.models if model.finetune is not None)]
-    return [{"model": name, **record} for name in names for record in run.result(name)["history"]]
+    return [{"model": name, **record} for name in names if run.finished(name) for record in run.result(name)["history"]]

@@ -1,4 +1,4 @@
-"""Where a run runs: versions and hardware, so that its numbers carry their protocol."""
+"""Where figures come from: versions, commit and hardware, so that they carry their protocol."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ def hardware(device: torch.device) -> dict[str, str]:
         properties = torch.cuda.get_device_properties(device)
         found["gpu"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
     return found
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def made_by(device: torch.device) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The stages that measure a model: accuracies, unstable neurons by layer, certified margins, Lipschitz constants."""
+"""What is measured of a model: accuracies, unstable neurons by layer, certified margins, Lipschitz constants."""
 
 from __future__ import annotations
 

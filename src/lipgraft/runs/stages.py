@@ -1,0 +1,109 @@
+"""The stages that measure a model of a run, each kept when it is finished."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lipgraft import models
+from lipgraft.data import images
+from lipgraft.runs import measurements
+from lipgraft.runs.certification import identity_of, verify_run
+from lipgraft.runs.directory import Handover, Result
+from lipgraft.runs.models import Workshop
+from lipgraft.runs.progress import VerifyProgress
+from lipgraft.runs.recipe import ModelRecipe
+from lipgraft.runs.store import read_model, write_model
+from lipgraft.settings import to_mapping
+from lipgraft.verification import measure
+
+
+def measure_model(shop: Workshop, model: ModelRecipe, network: nn.Module) -> None:
+    """Everything the report says of one model."""
+    recipe, run, data = shop.recipe, shop.run, shop.data
+    known = {**identity(shop, network), "seed": recipe.seed}
+    run.stage(
+        f"{model.name}.accuracy",
+        f"{model.title}: accuracy, clean and attacked",
+        {"stage": "accuracy", **known, "attack": to_mapping(recipe.attack)},
+        lambda _: measurements.accuracies(network, data, recipe.eps, recipe.attack, recipe.seed),
+    )
+    run.stage(
+        f"{model.name}.certify",
+        f"{model.title}: certifying {recipe.certify.count} images",
+        {"stage": "certify", **known, "certify": to_mapping(recipe.certify)},
+        lambda folder: _certify(shop, model, network, folder),
+        _verdicts(shop, model),
+    )
+    run.stage(
+        f"{model.name}.bounds",
+        f"{model.title}: unstable neurons and margins",
+        {"stage": "bounds", **known, "certify": to_mapping(recipe.certify)},
+        lambda _: _bounds(shop, model, network),
+    )
+    run.stage(
+        f"{model.name}.lipschitz",
+        f"{model.title}: Lipschitz constants",
+        {"stage": "lipschitz", **known, "lipschitz": to_mapping(recipe.lipschitz)},
+        lambda _: measurements.lipschitz_constants(
+            network, data, recipe.eps, recipe.lipschitz, recipe.seed, shop.progress
+        ),
+    )
+
+
+def identity(shop: Workshop, network: nn.Module) -> dict[str, str]:
+    """What every measure of a network depends on; the settings of each come on top."""
+    recipe = shop.recipe
+    parts = identity_of(network, shop.data, recipe.eps, recipe.certify.verifier).texts()
+    return {key: value for key, value in parts.items() if key != "settings"}
+
+
+def _bounds(shop: Workshop, model: ModelRecipe, network: nn.Module) -> dict[str, Any]:
+    """Unstable neurons over the images that reach the verifier, margins over those classified correctly."""
+    recipe, data = shop.recipe, shop.data
+    x, y = images(data.x_test[: recipe.certify.count]), data.y_test[: recipe.certify.count]
+    rows = read_model(shop.run.store, model.name)
+    reached = x[[row.image for row in rows if row.verdict.reached_verifier]]
+    layers = measurements.unstable_shares(network, reached, recipe.eps)
+    if model.graft is not None:
+        start = models.load(shop.run.checkpoint(f"{model.name}-grafted"), shop.device)
+        before = measurements.unstable_shares(start, reached, recipe.eps)
+        layers = [{**layer, "unr_grafted": old["unr"]} for layer, old in zip(layers, before, strict=True)]
+    return {"layers": layers, "margins": measurements.margins(network, x, y, recipe.eps, recipe.certify.margins)}
+
+
+def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Path) -> Result:
+    """VA, UNR and mean time over the images; their rows go to the run's results.sqlite when all are there.
+
+    Until then the verifier's own store in the folder keeps what is decided, so that a killed run loses no image.
+    """
+    settings = shop.recipe.certify
+    live = VerifyProgress(settings=settings.verifier)
+    with live if shop.progress else nullcontext():
+        rows = verify_run(
+            network,
+            shop.data,
+            shop.recipe.eps,
+            folder,
+            count=settings.count,
+            settings=settings.verifier,
+            started=live.started,
+            decided=live.decided,
+            watch=live.bounded,
+        )
+    write_model(shop.run.store, model.name, rows)
+    return asdict(measure([row.verdict for row in rows]))
+
+
+def _verdicts(shop: Workshop, model: ModelRecipe) -> Handover:
+    """A model's rows of results.sqlite, for other runs that certify the same model in the same way."""
+    store = shop.run.store
+    return Handover(
+        ".sqlite",
+        lambda place: write_model(place, "shared", read_model(store, model.name)),
+        lambda place: write_model(store, model.name, read_model(place, "shared")),
+    )
