@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, Optimised, optimise
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.verification import Verdict, VerifySettings, measure, verify, verify_stream
-from lipgraft.verification.bounding import Bounding
 from lipgraft.verification.job import Job
-from lipgraft.verification.optimise import Optimised, Steps, optimise
 
 FAST = VerifySettings(attack_steps=10, attack_restarts=1, alpha_iterations=5, refine_iterations=3, bab_iterations=3)
 BARE = replace(FAST, attack_restarts=0, search_every=0)
@@ -223,16 +222,16 @@ def test_time_that_is_over_ends_the_bounds_of_a_group_too(
 
         return late
 
-    def counted(bounding: Bounding, alpha: Tensor, beta: Tensor, steps: Steps, **limits: object) -> Optimised:
+    def counted(function: LowerBound, alpha: Tensor, beta: Tensor, steps: AlphaSettings, **limits: object) -> Optimised:
         begun = asked > after
-        found = optimise(bounding, alpha, beta, steps, **limits)  # type: ignore[arg-type]
+        found = optimise(function, alpha, beta, steps, **limits)  # type: ignore[arg-type]
         lengths.append(begun)
         return found
 
     monkeypatch.setattr(Job, "limit", limit)
     monkeypatch.setattr(Job, "late", lambda job: asked > after)
-    for part in ("refine", "incomplete"):
-        monkeypatch.setattr(import_module(f"lipgraft.verification.{part}"), "optimise", counted)
+    for part in ("bounds.refine", "verification.stages.alpha_crown"):
+        monkeypatch.setattr(import_module(f"lipgraft.{part}"), "optimise", counted)
     found = verify(model, x, y, eps, settings=settings)
     assert not any(lengths)  # nothing is begun when the time is over
     for early, full in zip(found, whole, strict=True):
@@ -258,9 +257,9 @@ def test_robust_accuracy_speaks_of_the_images_that_the_attack_came_to(
     x, y = classified(model, 30, generator)
     y[1::7] = (y[1::7] + 1) % 4
     eps = radii(model, x) * torch.where(torch.arange(30) % 2 == 0, 0.2, 4.0)  # far from where rounding would decide
-    settings = replace(BARE, images=6, attack_restarts=2, attack_steps=20)
+    settings = replace(BARE, images=5, attack_restarts=2, attack_steps=20)
     first = measure(verify(model, x[:12], y[:12], eps[:12], settings=settings))
-    monkeypatch.setattr(Job, "late", lambda job: any(right is not None for right in job.ledger.correct[12:]))
+    monkeypatch.setattr(Job, "late", lambda job: sum(job.ledger.attacked) >= 10)  # of 12, two are misclassified
     verdicts = verify(model, x, y, eps, settings=settings)
     cut = measure(verdicts)
     assert all(v.status == "unknown" or v.method == "misclassified" for v in verdicts[12:])

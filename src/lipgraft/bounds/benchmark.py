@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lipgraft import data as datasets
 from lipgraft import models
-from lipgraft.bounds.alpha_settings import AlphaSettings
+from lipgraft.bounds.alpha_crown import AlphaSettings
 from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Neurons, Prepared, prepare
 from lipgraft.bounds.measuring import ROOT, free_memory, timed

@@ -2,7 +2,7 @@
 
 from lipgraft.verification.api import verify, verify_stream
 from lipgraft.verification.benchmark import bench_verify
-from lipgraft.verification.branching import BRANCHING
+from lipgraft.verification.branch_and_bound.branching import BRANCHING
 from lipgraft.verification.database import Row, StoreError
 from lipgraft.verification.fingerprint import Identity
 from lipgraft.verification.measures import Measures, measure

@@ -14,7 +14,7 @@ from lipgraft.errors import SettingsError
 from lipgraft.network import full_precision, trace
 from lipgraft.settings import to_mapping
 from lipgraft.verification.api import verify_stream
-from lipgraft.verification.bab import Watch
+from lipgraft.verification.branch_and_bound.search import Watch
 from lipgraft.verification.database import Row
 from lipgraft.verification.fingerprint import Identity
 from lipgraft.verification.settings import VerifySettings
