@@ -24,7 +24,7 @@ from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.numerics import guard_lower, proved
-from lipgraft.bounds.relaxations import Lines, relax
+from lipgraft.bounds.relaxations import Lines, family, relax
 from lipgraft.settings import setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
@@ -81,6 +81,7 @@ class LowerBound:
         self.pre = {i: (lb, highs[i]) for i, lb in self.layout.pieces(lower).items()}
         bent = [i for i in self.pre if i not in self.layout.curved]
         self.lines = {i: relax(self.layout.activation(i), *self.pre[i]) for i in bent}
+        self.families = {i: family(self.layout.activation(i), *self.pre[i]) for i in self.layout.curved}
         slopes = {i: self.lines[i].lower_slope if i in self.lines else ends[0] for i, ends in self.pre.items()}
         self.base = self._by_row(torch.cat([*(s.flatten(1) for s in slopes.values()), lower[:, -1:]], 1))
         open_ = bounds.open[image]
@@ -125,11 +126,11 @@ class LowerBound:
         slopes = self.base.scatter(1, self.open, torch.where(self.free, slope, self.stable_slope))
         lower_slope = layout.pieces(slopes, count)
         lines = {i: replace(line, lower_slope=lower_slope[i]) for i, line in self.lines.items()}
-        if layout.curved:
+        if self.families:
             both = zip(self._crown_alpha, parts, strict=True)
             chosen = [layout.pieces(crown.scatter(1, self.open, part), count) for crown, part in both]
-            for i in layout.curved:
-                lines[i] = relax(layout.activation(i), *self.pre[i], torch.stack([pieces[i] for pieces in chosen]))
+            for i, family_of_lines in self.families.items():
+                lines[i] = family_of_lines(torch.stack([pieces[i] for pieces in chosen]))
         return lines
 
     @cached_property

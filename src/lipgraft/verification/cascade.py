@@ -21,7 +21,7 @@ from lipgraft.verification.job import Job, finite_weights
 from lipgraft.verification.ledger import Decided, Outcome
 from lipgraft.verification.stages.alpha_crown import alpha_crown
 from lipgraft.verification.stages.attack import attack
-from lipgraft.verification.stages.crown import Crowned, crown
+from lipgraft.verification.stages.crown import OpenMargins, crown
 from lipgraft.verification.stages.predict import predict
 
 T = TypeVar("T")
@@ -85,8 +85,8 @@ def _predictions(job: Job) -> Outcome[int]:
     return out
 
 
-def _alpha_crown(crowned: Crowned, job: Job, images: list[int]) -> Outcome[OpenImages]:
-    return alpha_crown(job, crowned.at([crowned.images.index(image) for image in images]))
+def _alpha_crown(margins: OpenMargins, job: Job, images: list[int]) -> Outcome[OpenImages]:
+    return alpha_crown(job, margins.at([margins.images.index(image) for image in images]))
 
 
 def _in_time(job: Job, images: list[int]) -> Outcome[int]:

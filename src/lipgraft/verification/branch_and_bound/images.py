@@ -96,3 +96,10 @@ class OpenImages:
             shifted.append(moved.widened(images.bounds.open.shape[1], 0, images.layout.size))
             before += len(part.images)
         return OpenImages(images, Subproblems.cat(shifted), torch.cat([part.floor for part in parts]))
+
+    def at(self, images: Tensor) -> OpenImages:
+        """Some of the images, (J,), with their subproblems."""
+        place = torch.full((len(self.images),), -1, device=images.device)
+        place[images] = torch.arange(len(images), device=images.device)
+        moved = replace(self.sub, image=place[self.sub.image])
+        return OpenImages(self.images.at(images), moved.at(moved.image >= 0), self.floor[images])

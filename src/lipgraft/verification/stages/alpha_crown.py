@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
-from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.layout import Layout, NeuronBounds, piecewise_linear
 from lipgraft.bounds.memory import Late, fitting, never
-from lipgraft.bounds.numerics import guard_lower, proved
+from lipgraft.bounds.numerics import proved
 from lipgraft.bounds.refine import refine
 from lipgraft.verification.branch_and_bound.images import Images, OpenImages
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
-from lipgraft.verification.ledger import Decided, Outcome
-from lipgraft.verification.stages.crown import Crowned
+from lipgraft.verification.ledger import Outcome
+from lipgraft.verification.stages.crown import OpenMargins
 
 
 @torch.no_grad()
-def alpha_crown(job: Job, crowned: Crowned) -> Outcome[OpenImages]:
-    """Optimised lines for the margins that CROWN leaves open."""
-    if not piecewise_linear(job.network):
-        return Outcome(_without_branching(job, crowned))
-    images, settings = crowned.images, job.settings
-    late = job.limit(images)
+def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
+    """Optimised lines for the margins that CROWN leaves open; what they leave open can be branched on.
+
+    Smooth activations as sigmoid have no kink to split at: for their networks this is the last stage.
+    """
+    images, settings, margins = left.images, job.settings, left.margins
+    late, branches = job.limit(images), piecewise_linear(job.network)
     with job.ledger.share(images):
         index = job.index(images)
-        box = (job.box.lower[index], job.box.upper[index])
-        inner = (job.inner.lower[index], job.inner.upper[index])
-        alpha = AlphaSettings(settings.refine_iterations, settings.lr_root, settings.decay)
-        intervals = refine(job.network, crowned.prepared.intervals, settings.refine, alpha, settings.batch, late)
-        bounds = NeuronBounds.of(Layout.of(job.network, job.network.output), intervals)
-        shared = Images(bounds, index, job.y[index], box, inner)
-        margins = crowned.margins
-        sub, broken = _margins(job, images, shared, crowned.target, margins, late)
-    return _sorted(job, images, shared, sub, margins, broken)
+        intervals = left.intervals
+        if branches:  # all subproblems of an image gain by tighter neurons
+            alpha = AlphaSettings(settings.refine_iterations, settings.lr_root, settings.decay)
+            intervals = refine(job.network, intervals, settings.refine, alpha, settings.batch, late)
+        shared = Images(
+            NeuronBounds.of(Layout.of(job.network, job.network.output), intervals),
+            index,
+            job.y[index],
+            (job.box.lower[index], job.box.upper[index]),
+            (job.inner.lower[index], job.inner.upper[index]),
+        )
+        sub, broken = _margins(job, images, shared, left.target, margins, late)
+    proved_margins = proved(margins)
+    out = Outcome[OpenImages]()
+    rest: list[int] = []
+    for place, (image, done) in enumerate(zip(images, proved_margins.all(1).tolist(), strict=True)):
+        if place in broken:
+            point, margin = broken[place]
+            out.decided.append(job.ledger.verdict(image, "falsified", counterexample=point, margin=margin))
+        elif done:
+            out.decided.append(job.ledger.verdict(image, "verified"))
+        elif not branches:
+            out.decided.append(job.ledger.verdict(image, "unknown", reason="timeout" if late() else "gap"))
+        else:
+            rest.append(place)
+    if rest:
+        floor = torch.where(proved_margins, margins, torch.inf).amin(1)
+        out.rest.append(OpenImages(shared, sub.at(~proved(sub.bound)), floor).at(job.index(rest)))
+    return out
 
 
 Broken = dict[int, tuple[Tensor, float]]
@@ -76,27 +94,6 @@ def _margins(
     return Subproblems.cat(parts), broken
 
 
-def _sorted(
-    job: Job, images: list[int], shared: Images, sub: Subproblems, margins: Tensor, broken: Broken
-) -> Outcome[OpenImages]:
-    """Verdicts for images that are broken or proved; the others, with their unproved margins, stay open."""
-    out = Outcome[OpenImages]()
-    done = proved(margins).all(1).tolist()
-    for place, image in enumerate(images):
-        if place in broken:
-            point, margin = broken[place]
-            out.decided.append(job.ledger.verdict(image, "falsified", counterexample=point, margin=margin))
-        elif done[place]:
-            out.decided.append(job.ledger.verdict(image, "verified"))
-    left = [place not in broken and not done[place] for place in range(len(images))]
-    if any(left):
-        keep = torch.tensor(left, device=margins.device)
-        floor = torch.where(proved(margins), margins, torch.inf).amin(1)[keep]
-        chosen = sub.at(keep[sub.image] & ~proved(sub.bound))
-        out.rest.append(OpenImages(shared.at(keep), replace(chosen, image=(keep.cumsum(0) - 1)[chosen.image]), floor))
-    return out
-
-
 def _confirmed(job: Job, images: list[int], image: Tensor, point: Tensor, margin: Tensor) -> Broken:
     """The images that have a point of negative margin which the model misclassifies indeed."""
     out: Broken = {}
@@ -107,21 +104,3 @@ def _confirmed(job: Job, images: list[int], image: Tensor, point: Tensor, margin
             if seen is not None:
                 out[place] = seen
     return out
-
-
-def _without_branching(job: Job, crowned: Crowned) -> list[Decided]:
-    """Sigmoid and tanh have no kink to split at: optimised lines prove the rest or leave a gap."""
-    settings, images = job.settings, crowned.images
-    late = job.limit(images)
-    with job.ledger.share(images):
-        alpha = AlphaSettings(settings.alpha_iterations, settings.lr_root, settings.decay)
-        method = METHODS["alpha-crown"][1]
-        found = guard_lower(bound_specification(crowned.prepared, crowned.C[:, None], method, alpha, late)[:, 0])
-        best = torch.maximum(found, crowned.margins)
-        job.ledger.note(images, best, "alpha-crown")
-        done = proved(best).all(1).tolist()
-    reason = "timeout" if late() else "gap"
-    return [
-        job.ledger.verdict(image, "verified") if ok else job.ledger.verdict(image, "unknown", reason=reason)
-        for image, ok in zip(images, done, strict=True)
-    ]

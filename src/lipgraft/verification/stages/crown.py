@@ -19,27 +19,30 @@ from lipgraft.verification.ledger import Decided, Outcome
 
 
 @dataclass(frozen=True, eq=False)
-class Crowned:
-    """Images that CROWN leaves open. target: (B, S), the wrong classes; C: (B, S, classes); margins: (B, S)."""
+class OpenMargins:
+    """Images with margins that CROWN leaves open.
+
+    intervals: of every node of the network; target: (B, S), the wrong classes; margins: (B, S), proved lower bounds.
+    """
 
     images: list[int]
-    prepared: Prepared
+    intervals: list[Interval]
     target: Tensor
-    C: Tensor
     margins: Tensor
 
-    def at(self, places: list[int]) -> Crowned:
+    def at(self, places: list[int]) -> OpenMargins:
         """Some of the images."""
         some = torch.tensor(places, dtype=torch.int64, device=self.margins.device)
-        intervals: list[Interval] = [(lower[some], upper[some]) for lower, upper in self.prepared.intervals]
-        lines = {i: line.at(some) for i, line in self.prepared.lines.items()}  # type: ignore[arg-type]
-        prepared = Prepared(self.prepared.network, self.prepared.box[some], intervals, lines)
-        images = [self.images[place] for place in places]
-        return Crowned(images, prepared, self.target[some], self.C[some], self.margins[some].clone())
+        return OpenMargins(
+            [self.images[place] for place in places],
+            [(lower[some], upper[some]) for lower, upper in self.intervals],
+            self.target[some],
+            self.margins[some].clone(),
+        )
 
 
 @torch.no_grad()
-def crown(job: Job, images: list[int]) -> Outcome[Crowned]:
+def crown(job: Job, images: list[int]) -> Outcome[OpenMargins]:
     """All margins of the images by CROWN: what that decides, and the rest."""
     ledger, late = job.ledger, job.limit(images)
     with ledger.share(images):
@@ -65,8 +68,8 @@ def crown(job: Job, images: list[int]) -> Outcome[Crowned]:
             decided.append(ledger.verdict(image, "error", reason=reason))
         else:
             rest.append(place)
-    crowned = Crowned(images, prepared, target, C, margins)
-    return Outcome(decided, [crowned.at(rest)] if rest else [])
+    left = OpenMargins(images, prepared.intervals, target, margins)
+    return Outcome(decided, [left.at(rest)] if rest else [])
 
 
 def unstable_share(prepared: Prepared) -> Tensor:
