@@ -44,7 +44,7 @@ def tiny(**changes: Any) -> Recipe:
             {"name": "raw", "graft": {"criterion": "random", "ratio": 0.1}, "finetune": None},
         ],
         "attack": {"steps": 3, "count": 40},
-        "certify": {"count": 12, "verifier": {"timeout": 1e-6, "attack_steps": 5, "refine": "none"}},
+        "certify": {"count": 12, "verifier": {"max_subproblems": 0, "attack_steps": 5, "refine": "none"}},
         "lipschitz": {"notions": ["output-width", "sampled"], "count": 2, "method": {"samples": 2, "steps": 1}},
         "examples": 4,
     }
@@ -283,7 +283,7 @@ def test_a_directory_that_is_no_run_is_refused_with_a_sentence(tmp_path: Path) -
 
 def test_a_run_of_the_verifier_alone_has_a_report_too(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
     line = ["verify", str(finished[0] / "checkpoints/ours.safetensors"), "--data", "digits", "--eps", "0.08"]
-    options = ["--count", "6", "--timeout", "0.000001", "--set", "attack_steps=5", "--set", "refine=none"]
+    options = ["--count", "6", "--set", "max_subproblems=0", "--set", "attack_steps=5", "--set", "refine=none"]
     assert main([*line, *options, "--out", str(tmp_path / "alone"), "--device", "cpu"]) == 0
     results = report(tmp_path / "alone")
     assert results.counts == {"certified": 6}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipgraft import models
-from lipgraft.errors import SettingsError
+from lipgraft.errors import FileError, SettingsError
 from lipgraft.grafting import apply
 from lipgraft.settings import build, to_mapping
 from lipgraft.training import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
@@ -371,5 +371,5 @@ def test_a_disk_that_refuses_a_state_is_heard_of(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     writer = StateWriter()
     writer.write(tmp_path / "file" / "state.safetensors", step, {}, Progress(), {})
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(FileError, match="cannot be written"):
         writer.wait()

@@ -257,14 +257,15 @@ def test_robust_accuracy_speaks_of_the_images_that_the_attack_came_to(
     x, y = classified(model, 30, generator)
     y[1::7] = (y[1::7] + 1) % 4
     eps = radii(model, x) * torch.where(torch.arange(30) % 2 == 0, 0.2, 4.0)  # far from where rounding would decide
-    settings = replace(BARE, images=5, attack_restarts=2, attack_steps=20)
-    first = measure(verify(model, x[:12], y[:12], eps[:12], settings=settings))
-    monkeypatch.setattr(Job, "late", lambda job: sum(job.ledger.attacked) >= 10)  # of 12, two are misclassified
+    settings = replace(BARE, images=6, attack_restarts=2, attack_steps=20)
+    # Groups are of six correct images: the first two end with image 13, and images 1 and 8 are misclassified.
+    first = measure(verify(model, x[:14], y[:14], eps[:14], settings=settings))
+    monkeypatch.setattr(Job, "late", lambda job: sum(job.ledger.attacked) >= 12)
     verdicts = verify(model, x, y, eps, settings=settings)
     cut = measure(verdicts)
-    assert all(v.status == "unknown" or v.method == "misclassified" for v in verdicts[12:])
-    assert (cut.count, cut.classified, cut.attacked) == (30, 30, 12)
-    assert first.attacked == 12
+    assert all(v.status == "unknown" or v.method == "misclassified" for v in verdicts[14:])
+    assert (cut.count, cut.classified, cut.attacked) == (30, 30, 14)
+    assert first.attacked == 14
     assert first.ra is not None
     assert 0 < first.ra < first.sa
     assert cut.ra == first.ra

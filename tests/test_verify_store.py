@@ -208,7 +208,7 @@ def changed(value: Any) -> list[Any]:
     if isinstance(value, tuple):
         return [(*value[:-1], value[-1] + 1)] if value else []
     if isinstance(value, int | float):
-        return [value + 1]
+        return [value + 1 if isinstance(value, int) else value / 2 + 1e-3]
     if isinstance(value, str):
         return [value + "?"]
     if value is None:

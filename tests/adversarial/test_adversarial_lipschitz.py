@@ -27,7 +27,8 @@ def ask(name: str, number: int, method: str, settings: LipschitzSettings | None 
 @pytest.mark.parametrize(("name", "number"), CLOSED)
 def test_upper_notions_are_not_below_the_exact_constant(name: str, number: int, method: str) -> None:
     found, exact = ask(name, number, method)
-    assert bool((found >= exact * (1 - SLACK)).all())
+    # A slope of 0 is a difference of equal numbers, up to rounding in double precision.
+    assert bool((found >= exact * (1 - SLACK) - 1e-9 * case(name, number).scale).all())
 
 
 @pytest.mark.parametrize(("name", "number"), CLOSED)

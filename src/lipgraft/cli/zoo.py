@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from lipgraft.cli.common import JsonOption, example, print_json, print_table
+from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, print_table, say
 from lipgraft.models import zoo_card, zoo_names
 
 app = typer.Typer(help="Trained networks by name; any command takes zoo/NAME where it takes a checkpoint.")
 
 
 @app.command("list", epilog=example("lipgraft zoo list"))
-def list_command(json: JsonOption = False) -> None:
+def list_command(threads: ThreadsOption = None, json: JsonOption = False) -> None:
     """List the networks with their standard and verified accuracy."""
     cards = {name: zoo_card(name) for name in zoo_names()}
     if json:
@@ -36,12 +36,13 @@ def list_command(json: JsonOption = False) -> None:
         ],
     )
     if not cards:
-        typer.echo("No networks here; run in a clone of the repository, or set LIPGRAFT_ZOO to its zoo folder.")
+        say("No networks here; run in a clone of the repository, or set LIPGRAFT_ZOO to its zoo folder.")
 
 
 @app.command("show", epilog=example("lipgraft zoo show conv-big-mnist-0.1"))
 def show_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `lipgraft zoo list`.")],
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show the card of one network: how it was made, what was measured, how to check it."""
@@ -51,11 +52,9 @@ def show_command(
         return
     for key, value in asdict(card).items():
         if key != "measured":
-            typer.echo(f"{key:<10} {value}")
+            say(f"{key:<10} {value}")
     for key, value in asdict(card.measured).items():
         if value is not None:
-            typer.echo(f"  {key:<10} {value}")
+            say(f"  {key:<10} {value}")
     short = name.removeprefix("zoo/")
-    typer.echo(
-        f"Check it:  lipgraft verify zoo/{short} --data {card.data} --eps {card.eps} --count 100 --out runs/{short}"
-    )
+    say(f"Check it:  lipgraft verify zoo/{short} --data {card.data} --eps {card.eps} --count 100 --out runs/{short}")

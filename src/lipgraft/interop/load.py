@@ -16,11 +16,10 @@ from lipgraft.interop.clock import check_time
 from lipgraft.interop.importer import Importer
 from lipgraft.interop.module import OnnxNetwork
 from lipgraft.interop.runtime import OnnxRuntime
-from lipgraft.network import full_precision
+from lipgraft.network import evaluate, full_precision, rounding_tolerance, trace
 
 _SCALES = (0.0, 0.1, 1.0, 3.0)
 TOLERANCE = 1e-4  # of each output's own size; two orders of summation differ by far less
-ROUNDING = 100.0  # times the error of rounding that the network itself shows; where sums cancel, that is more
 
 
 def load_onnx(path: str | os.PathLike[str]) -> OnnxNetwork:
@@ -45,22 +44,23 @@ def import_checked(judge: OnnxRuntime, deadline: float = math.inf) -> OnnxNetwor
 def check_import(network: OnnxNetwork, judge: OnnxRuntime, x: Tensor, deadline: float = math.inf) -> None:
     """Refuse a network that differs from onnxruntime in any output at any of these points. x: (B, *input_shape).
 
-    An output may differ by a share of its own size, and by what rounding does to it: the difference that single and
-    double precision make, for the same output, at the worst of the points.
+    An output may differ by a share of its own size, and by what another order of summation can do to it.
     """
     dtype = getattr(torch, judge.file.dtype)
     x = x.detach().cpu().to(dtype)
     with full_precision():
-        got, double, single = (_outputs(network, x, kind, deadline) for kind in (dtype, torch.float64, torch.float32))
+        copy = deepcopy(network).cpu().to(dtype)
+        got = torch.cat([copy(point[None]) for point in _in_time(x, deadline)])
+        graph = trace(copy, network.input_shape, check=False)
+        rounding = rounding_tolerance(graph, evaluate(graph, x)).double()
     expected = torch.cat([judge(point[None]) for point in _in_time(x, deadline)])
     if got.shape != expected.shape:
         raise UnsupportedOperationError(
             f"{judge.file.path}: the imported network has {got.shape[1]} outputs where onnxruntime has "
             f"{expected.shape[1]}."
         )
-    rounding = (double - single.double()).abs().amax(0) * (torch.finfo(dtype).eps / torch.finfo(torch.float32).eps)
     difference = (got.double() - expected.double()).abs()
-    alike = (difference <= TOLERANCE * expected.double().abs() + ROUNDING * rounding) & difference.isfinite()
+    alike = (difference <= TOLERANCE * expected.double().abs() + rounding) & difference.isfinite()
     if not bool(alike.all()):
         output = int((~alike).any(0).nonzero()[0])
         worst = float(difference[:, output].nan_to_num(nan=torch.inf).max())
@@ -68,12 +68,6 @@ def check_import(network: OnnxNetwork, judge: OnnxRuntime, x: Tensor, deadline: 
             f"{judge.file.path}: the imported network differs from onnxruntime by {worst:.3g} in output {output}; it "
             "cannot be verified."
         )
-
-
-def _outputs(network: OnnxNetwork, x: Tensor, dtype: torch.dtype, deadline: float) -> Tensor:
-    """What the network computes on the CPU, in this precision, one point at a time."""
-    copy = deepcopy(network).cpu().to(dtype)
-    return torch.cat([copy(point[None].to(dtype)) for point in _in_time(x, deadline)])
 
 
 def _in_time(x: Tensor, deadline: float) -> Iterator[Tensor]:

@@ -1,7 +1,7 @@
 """Any nn.Module of the supported set as a small graph of affine nodes and activations."""
 
 from lipgraft.network.activations import activation_calls
-from lipgraft.network.build import agree, trace
+from lipgraft.network.build import agree, rounding_tolerance, trace
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.evaluation import call, evaluated, like, subject
 from lipgraft.network.graph import (
@@ -52,6 +52,7 @@ __all__ = [
     "lowers_module",
     "ordinary",
     "ordinary_tensors",
+    "rounding_tolerance",
     "stepwise",
     "subject",
     "trace",

@@ -96,11 +96,7 @@ def _compare(network: Network, model: nn.Module, x: Tensor, where: str) -> None:
             "its forward depends on the batch size."
         )
     expected = expected.to(got)
-    unit = torch.finfo(x.dtype).eps
-    # Rounding errors are relative to the largest number on the way, but another output is not on the way of this one.
-    sizes = [_sizes(network, i, values) for i in range(len(values))]
-    before = torch.stack([x.new_zeros(len(x)), *(_largest(s) for i, s in enumerate(sizes) if i != network.output)])
-    tolerance = max(1e-4, 16 * unit) * expected.abs() + 100 * unit * (before.amax(0)[:, None] + sizes[network.output])
+    tolerance = max(1e-4, 16 * torch.finfo(x.dtype).eps) * expected.abs() + rounding_tolerance(network, values)
     same = (got == expected) | ((got - expected).abs() <= tolerance) | (got.isnan() & expected.isnan())
     # Where numbers overflow, or weights are not finite, the order of operations decides where inf and NaN end up.
     overflows = torch.stack([~v.flatten(1).isfinite().all(1) for v in values]).any(0)
@@ -111,6 +107,17 @@ def _compare(network: Network, model: nn.Module, x: Tensor, where: str) -> None:
             f"the traced graph differs from the model by up to {worst:.3g} {where}; forward must be a deterministic "
             "function of its input alone, without hooks that change values."
         )
+
+
+def rounding_tolerance(network: Network, values: list[Tensor]) -> Tensor:
+    """By how much two ways of computing the same outputs may differ: (B, outputs). values: of all nodes.
+
+    Rounding errors are relative to the largest number on the way, but another output is not on the way of this one.
+    """
+    sizes = [_sizes(network, i, values) for i in range(len(values))]
+    before = [_largest(size) for i, size in enumerate(sizes) if i != network.output]
+    largest = torch.stack([torch.zeros_like(values[0].flatten(1)[:, 0]), *before]).amax(0)
+    return 100 * torch.finfo(values[0].dtype).eps * (largest[:, None] + sizes[network.output])
 
 
 def _sizes(network: Network, i: int, values: list[Tensor]) -> Tensor:
