@@ -341,6 +341,22 @@ def test_leaves_without_an_exact_solver_are_a_gap_and_not_a_proof(generator: tor
     assert all(b.status in (a.status, "unknown") for a, b in zip(full, weaker, strict=True))
 
 
+def test_a_smooth_network_is_refuted_by_the_corner_of_its_bound_and_a_constant_one_is_a_gap(
+    generator: torch.Generator,
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+        x = torch.rand(6, 4, generator=generator)
+        y = model(x).argmax(1)
+        found = verify(model, x, y, 0.8, settings=BARE)
+        assert ("falsified", "alpha-crown") in [(v.status, v.method) for v in found]
+        for weight in model.parameters():
+            weight.zero_()
+        assert {(v.status, v.reason) for v in verify(model, x, y, 0.1, settings=BARE)} == {("unknown", "gap")}
+
+
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])
 def test_curved_activations_are_proved_or_left_as_a_gap(
     activation: type[nn.Module], generator: torch.Generator

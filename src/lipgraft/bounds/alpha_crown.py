@@ -121,7 +121,7 @@ class LowerBound:
     def _lines_at(self, alpha: Tensor) -> dict[int, Lines]:
         """The lines of every activation. Where it bends at zero alone, only its lower slope is free."""
         layout, count = self.layout, self.rows.shape[2]
-        parts = alpha.view(len(alpha), layout.parameters, -1).unbind(1) if self.open.shape[1] else [alpha]
+        parts = alpha.reshape(len(alpha), layout.parameters, -1 if alpha.shape[1] else 0).unbind(1)
         slope = self.negative_slope + parts[0] * (1 - self.negative_slope)
         slopes = self.base.scatter(1, self.open, torch.where(self.free, slope, self.stable_slope))
         lower_slope = layout.pieces(slopes, count)
