@@ -123,11 +123,6 @@ def test_what_cannot_be_measured_is_refused(networks: list[str], settings: dict[
         bench_bounds(networks, **settings)  # type: ignore[arg-type]
 
 
-def test_margins_are_the_class_against_every_other() -> None:
-    C = benchmark._margins(torch.tensor([0, 2]), 3)
-    assert C.tolist() == [[[1, -1, 0], [1, 0, -1]], [[-1, 0, 1], [0, -1, 1]]]
-
-
 def test_the_growth_of_the_process_is_seen() -> None:
     with peak_memory(CPU) as peak:
         block = torch.ones(2**24)  # 64 MiB, gone before the end, but not before someone could look

@@ -12,6 +12,7 @@ from lipgraft.bounds.alpha_crown import LowerBound, alpha_crown, optimise
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.crown import Prepared, prepare, specification_bounds
 from lipgraft.bounds.layout import Layout, NeuronBounds
+from lipgraft.bounds.margins import other_classes
 from lipgraft.grafting import GraftedActivation
 from lipgraft.network import evaluate, trace
 
@@ -127,3 +128,9 @@ def test_both_groups_of_a_specification_are_bounded_alike(generator: torch.Gener
     both = specification_bounds(prepared, torch.stack([C[:, 0], -C[:, 0]], 1))
     torch.testing.assert_close(both[:, 0], want.lower)
     torch.testing.assert_close(-both[:, 1], want.upper)
+
+
+def test_margins_are_the_class_against_every_other() -> None:
+    target, C = other_classes(torch.tensor([0, 2]), 3, torch.float32)
+    assert target.tolist() == [[1, 2], [0, 1]]
+    assert C.tolist() == [[[1, -1, 0], [1, 0, -1]], [[-1, 0, 1], [0, -1, 1]]]

@@ -19,6 +19,7 @@ from lipgraft import models
 from lipgraft.bounds.alpha_crown import AlphaSettings
 from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Neurons, Prepared, prepare
+from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.measuring import ROOT, free_memory, timed
 from lipgraft.bounds.numerics import proved
 from lipgraft.bounds.relaxations import unstable
@@ -121,7 +122,7 @@ def _cases(
         network = trace(variant.to(device), shape).to()
         with torch.no_grad(), full_precision():
             labels = variant.eval()(x).argmax(1) if y is None else y.to(device)
-        C = _margins(labels, network.output_shape[0])
+        _, C = other_classes(labels, network.output_shape[0], x.dtype)
         yield Case(name, "random" if weights is None else str(weights), grafted, network, Box.linf(x, eps), C)
 
 
@@ -134,14 +135,6 @@ def _images(
     if source.input_shape != shape:
         raise SettingsError(f"{source.name} has images of shape {source.input_shape}, the network takes {shape}.")
     return datasets.images(source.x_test[:batch]), source.y_test[:batch]
-
-
-def _margins(labels: Tensor, classes: int) -> Tensor:
-    """Rows e_y - e_j for every class j but y: (B, classes - 1, classes)."""
-    eye = torch.eye(classes, device=labels.device)
-    others = torch.arange(classes, device=labels.device).expand(len(labels), -1)
-    others = others[others != labels.unsqueeze(1)].view(len(labels), classes - 1)
-    return eye[labels].unsqueeze(1) - eye[others]
 
 
 def _measured(case: Case, method: str, neurons: Neurons, device: torch.device, repeats: int) -> dict[str, Any]:
