@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bounds_cases import BASES
 from lipgraft.activations import KINDS, Curve, LeakyReLU, Lines, ReLU, Sigmoid, Tanh, curve_of
-from lipgraft.bounds.relaxations import relax, unstable
+from lipgraft.bounds.relaxations import family, relax, unstable
 from lipgraft.network import Activation, Graft
 
 CURVES = [pytest.param(curve_of(make()), id=name) for name, make in BASES.items()]
@@ -74,7 +74,7 @@ def test_the_lines_hold_for_every_alpha_on_every_interval(
 ) -> None:
     act = node(curve)
     lb, ub = interval(place, dtype)
-    lines = relax(act, lb, ub, free(act, low, high, dtype))
+    lines = family(act, lb, ub)(free(act, low, high, dtype))
     z = grid(lb, ub)
     # The lines' own numbers are taken as exact: they are evaluated in float64, so that only their choice is on trial.
     below, above = values(Lines(*(None if t is None else t.double() for t in vars(lines).values())), z.double())
@@ -97,7 +97,7 @@ def test_the_lines_that_crown_starts_from_are_sound_and_have_parameters_in_the_u
     start = curve.start(lb, ub)
     assert start.shape[1:] == lb.shape
     assert ((start >= 0) & (start <= 1)).all()
-    given_start, default = relax(act, lb, ub, start), relax(act, lb, ub)
+    given_start, default = family(act, lb, ub)(start), relax(act, lb, ub)
     assert torch.equal(given_start.lower_slope, default.lower_slope)
     assert torch.equal(given_start.upper_slope, default.upper_slope)
     below, above = values(default, grid(lb, ub))
@@ -114,7 +114,7 @@ def test_a_kinked_activation_has_its_chord_above_and_a_line_through_the_kink_bel
 ) -> None:
     act = node(curve)
     lb, ub = interval(place)
-    lines = relax(act, lb, ub, free(act, low, 0.0, torch.float64))
+    lines = family(act, lb, ub)(free(act, low, 0.0, torch.float64))
     ends = torch.cat([lb, ub])
     below, above = values(lines, ends)
     torch.testing.assert_close(above, curve(ends), rtol=1e-9, atol=1e-9)
@@ -135,7 +135,7 @@ def test_the_lines_of_an_s_shaped_activation_touch_it(
     act = node(curve)
     lb, ub = interval(place)
     z = grid(lb, ub)
-    below, above = values(relax(act, lb, ub, free(act, low, high, torch.float64)), z)
+    below, above = values(family(act, lb, ub)(free(act, low, high, torch.float64)), z)
     h, width = curve(z), float(ub - lb)
     step = min(width, 24.0) / 1000  # a tangent may touch between two points of the grid
     slack = 0.8 * step**2 + (0.8 * width**2 if width < 1e-3 else 0.0) + 1e-9
@@ -168,7 +168,7 @@ def test_a_grafted_neuron_is_its_own_line_and_its_neighbour_is_untouched(
     line = [torch.full((2,), v, dtype=torch.float64) for v in (gamma, omega)]
     grafted = node(curve, Graft(torch.tensor([True, False]), line[0], line[1]), (2,))
     alpha = free(grafted, low, high, torch.float64).expand(-1, 1, 2)
-    got, plain = relax(grafted, lb, ub, alpha), relax(node(curve, shape=(2,)), lb, ub, alpha)
+    got, plain = family(grafted, lb, ub)(alpha), family(node(curve, shape=(2,)), lb, ub)(alpha)
     for parts, want in (
         (got.lower_slope, gamma),
         (got.upper_slope, gamma),

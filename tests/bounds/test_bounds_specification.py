@@ -8,8 +8,11 @@ from torch import Tensor
 
 from bounds_cases import BASES, SMALL, points_in, random_box, small_cnn
 from lipgraft.bounds import AlphaSettings, bound
-from lipgraft.bounds.alpha import alpha_crown, lines_for
+from lipgraft.bounds.alpha_crown import LowerBound, alpha_crown, optimise
+from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.crown import Prepared, prepare, specification_bounds
+from lipgraft.bounds.layout import Layout, NeuronBounds
+from lipgraft.bounds.margins import other_classes
 from lipgraft.grafting import GraftedActivation
 from lipgraft.network import evaluate, trace
 
@@ -28,12 +31,19 @@ def random_shifts(prepared: Prepared, C: Tensor, generator: torch.Generator) -> 
     return {i: torch.randn(*C.shape[:3], *act.shape, generator=generator, dtype=torch.float64) * 0.1 for i, act in acts}
 
 
+def shifted_bounds(prepared: Prepared, C: Tensor, shifts: dict[int, Tensor]) -> Tensor:
+    """Lower bounds of C f + sum of shift * z: (B, G, S)."""
+    path = Layout.of(prepared.network, prepared.network.output).path
+    relaxed = Relaxed(prepared.lines, prepared.intervals[path.root], shifts)
+    return Substitution(prepared.network, path, relaxed, None).lower_bound(Rows(C), C[..., 0] * 0, path.target)
+
+
 @pytest.mark.parametrize("activation", [*BASES, "grafted relu", "grafted tanh"])
 def test_shifts_add_a_linear_function_of_the_pre_activations(activation: str, generator: torch.Generator) -> None:
     """The bound is one of C f + sum of shift * z, at every point of the box."""
     prepared, C = ready(activation, generator)
     shifts = random_shifts(prepared, C, generator)
-    lower = specification_bounds(prepared, C, shifts=shifts)
+    lower = shifted_bounds(prepared, C, shifts)
     network = prepared.network
     for b in range(len(C)):
         values = evaluate(network, points_in(network, prepared.box[b : b + 1], generator, 300))
@@ -43,20 +53,20 @@ def test_shifts_add_a_linear_function_of_the_pre_activations(activation: str, ge
             total = total + torch.einsum("gsk,pk->pgs", shift[b].flatten(2), z)
         assert (total.amin(0) - lower[b]).min() >= -1e-9
     zero = {i: torch.zeros_like(shift) for i, shift in shifts.items()}
-    torch.testing.assert_close(specification_bounds(prepared, C, shifts=zero), specification_bounds(prepared, C))
+    torch.testing.assert_close(shifted_bounds(prepared, C, zero), specification_bounds(prepared, C))
 
 
 def test_the_bound_can_be_differentiated_by_the_shifts(generator: torch.Generator) -> None:
     prepared, C = ready("relu", generator)
     shifts = {i: s.requires_grad_() for i, s in random_shifts(prepared, C, generator).items()}
     with torch.enable_grad():
-        total = specification_bounds(prepared, C, shifts=shifts).sum()
+        total = shifted_bounds(prepared, C, shifts).sum()
         slopes = torch.autograd.grad(total, list(shifts.values()))
     step = random_shifts(prepared, C, generator)
     ends = []
     for size in (1e-6, -1e-6):
         moved = {i: s.detach() + size * step[i] for i, s in shifts.items()}
-        ends.append(float(specification_bounds(prepared, C, shifts=moved).sum()))
+        ends.append(float(shifted_bounds(prepared, C, moved).sum()))
     along = sum(float((g * d).sum()) for g, d in zip(slopes, step.values(), strict=True))
     assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(along, rel=1e-5)
 
@@ -83,15 +93,27 @@ def test_recorded_coefficients_of_the_input_attain_the_bound_at_a_corner(generat
 
 
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "grafted relu", "grafted tanh"])
-def test_the_lines_that_alpha_crown_returns_give_the_bounds_that_it_returns(
+def test_the_lines_that_alpha_crown_finds_give_its_bounds_for_all_rows_together_and_apart(
     activation: str, generator: torch.Generator
 ) -> None:
     prepared, C = ready(activation, generator)
+    bounds = NeuronBounds.of(Layout.of(prepared.network, prepared.network.output), prepared.intervals)
+    function = LowerBound(bounds, torch.arange(len(C)), C.flatten(1, 2)[:, None])
+    image_of_row = torch.arange(len(C)).repeat_interleave(C.shape[1] * C.shape[2])[:, None]
     with torch.no_grad():
-        best, alphas = alpha_crown(prepared, C, AlphaSettings(iterations=5))
-        again = specification_bounds(prepared, C, lines_for(prepared, alphas))
-    torch.testing.assert_close(again, best, rtol=1e-9, atol=1e-9)
-    assert all(((alpha >= 0) & (alpha <= 1)).all() for alpha in alphas.values())
+        crown, _ = function.value(function.start(), function.no_splits())
+        found = optimise(function, function.start(), function.no_splits(), AlphaSettings(iterations=5))
+        again, _ = function.value(found.alpha, found.beta)
+        best = alpha_crown(prepared, C, AlphaSettings(iterations=5))
+        apart = [
+            LowerBound(bounds, image, row[None, None, None]).value(alpha[None], beta[None])[0]
+            for image, row, alpha, beta in zip(image_of_row, C.flatten(0, 2), found.alpha, found.beta, strict=True)
+        ]
+    torch.testing.assert_close(crown.view(C.shape[:3]), specification_bounds(prepared, C))
+    torch.testing.assert_close(again, found.bound, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(best.flatten(), found.bound, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(torch.cat(apart), found.bound, rtol=1e-9, atol=1e-9)
+    assert bool(((found.alpha >= 0) & (found.alpha <= 1)).all())
 
 
 def test_some_of_the_problems_have_the_bounds_they_have_among_all(generator: torch.Generator) -> None:
@@ -106,3 +128,9 @@ def test_both_groups_of_a_specification_are_bounded_alike(generator: torch.Gener
     both = specification_bounds(prepared, torch.stack([C[:, 0], -C[:, 0]], 1))
     torch.testing.assert_close(both[:, 0], want.lower)
     torch.testing.assert_close(-both[:, 1], want.upper)
+
+
+def test_margins_are_the_class_against_every_other() -> None:
+    target, C = other_classes(torch.tensor([0, 2]), 3, torch.float32)
+    assert target.tolist() == [[1, 2], [0, 1]]
+    assert C.tolist() == [[[1, -1, 0], [1, 0, -1]], [[-1, 0, 1], [0, -1, 1]]]

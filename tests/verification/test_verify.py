@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, Optimised, optimise
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.verification import Verdict, VerifySettings, measure, verify, verify_stream
-from lipgraft.verification.bounding import Bounding
 from lipgraft.verification.job import Job
-from lipgraft.verification.optimise import Optimised, Steps, optimise
 
 FAST = VerifySettings(attack_steps=10, attack_restarts=1, alpha_iterations=5, refine_iterations=3, bab_iterations=3)
 BARE = replace(FAST, attack_restarts=0, search_every=0)
@@ -223,16 +222,16 @@ def test_time_that_is_over_ends_the_bounds_of_a_group_too(
 
         return late
 
-    def counted(bounding: Bounding, alpha: Tensor, beta: Tensor, steps: Steps, **limits: object) -> Optimised:
+    def counted(function: LowerBound, alpha: Tensor, beta: Tensor, steps: AlphaSettings, **limits: object) -> Optimised:
         begun = asked > after
-        found = optimise(bounding, alpha, beta, steps, **limits)  # type: ignore[arg-type]
+        found = optimise(function, alpha, beta, steps, **limits)  # type: ignore[arg-type]
         lengths.append(begun)
         return found
 
     monkeypatch.setattr(Job, "limit", limit)
     monkeypatch.setattr(Job, "late", lambda job: asked > after)
-    for part in ("refine", "incomplete"):
-        monkeypatch.setattr(import_module(f"lipgraft.verification.{part}"), "optimise", counted)
+    for part in ("bounds.refine", "verification.stages.alpha_crown"):
+        monkeypatch.setattr(import_module(f"lipgraft.{part}"), "optimise", counted)
     found = verify(model, x, y, eps, settings=settings)
     assert not any(lengths)  # nothing is begun when the time is over
     for early, full in zip(found, whole, strict=True):
@@ -340,6 +339,22 @@ def test_leaves_without_an_exact_solver_are_a_gap_and_not_a_proof(generator: tor
     )
     assert any(v.reason == "gap" for v in weaker)
     assert all(b.status in (a.status, "unknown") for a, b in zip(full, weaker, strict=True))
+
+
+def test_a_smooth_network_is_refuted_by_the_corner_of_its_bound_and_a_constant_one_is_a_gap(
+    generator: torch.Generator,
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+        x = torch.rand(6, 4, generator=generator)
+        y = model(x).argmax(1)
+        found = verify(model, x, y, 0.8, settings=BARE)
+        assert ("falsified", "alpha-crown") in [(v.status, v.method) for v in found]
+        for weight in model.parameters():
+            weight.zero_()
+        assert {(v.status, v.reason) for v in verify(model, x, y, 0.1, settings=BARE)} == {("unknown", "gap")}
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])

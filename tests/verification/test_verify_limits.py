@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipgraft.bounds.memory import free_bytes
 from lipgraft.verification import Verdict, VerifySettings, verify, verify_stream
+from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
-from lipgraft.verification.pool import Pool
-from lipgraft.verification.subproblems import Subproblems
 from test_verify import classified, convolutional, radii
 
 WEAK = VerifySettings(
@@ -92,7 +93,7 @@ def test_optimised_lines_look_at_the_clock(activation: type[nn.Module], generato
 def test_the_programs_of_leaves_look_at_the_clock_and_are_charged(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leaves = import_module("lipgraft.verification.leaves")
+    leaves = import_module("lipgraft.verification.branch_and_bound.leaves")
     solve, allowed = leaves.linprog, []
 
     def slowly(*arguments: Any, **options: Any) -> Any:
@@ -115,14 +116,14 @@ def test_the_programs_of_leaves_look_at_the_clock_and_are_charged(
 def test_what_crown_proves_comes_before_lines_are_optimised(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    incomplete = import_module("lipgraft.verification.incomplete")
-    optimise, begun = incomplete.optimise, []
+    stage = import_module("lipgraft.verification.stages.alpha_crown")
+    optimise, begun = stage.optimise, []
 
     def noted(*arguments: Any, **options: Any) -> Any:
         begun.append(True)
         return optimise(*arguments, **options)
 
-    monkeypatch.setattr(incomplete, "optimise", noted)
+    monkeypatch.setattr(stage, "optimise", noted)
     model = network(generator)
     x, y = inputs(model, 8, generator)
     eps = torch.tensor([1e-4, 0.15] * 4)
@@ -222,10 +223,9 @@ def test_spilled_subproblems_are_open_until_they_come_back() -> None:
 
 
 def test_the_default_pool_is_a_share_of_what_is_free() -> None:
-    memory = import_module("lipgraft.verification.memory")
     cpu = torch.device("cpu")
-    free = memory.free_bytes(cpu)
-    pool, spill = memory.pool_limits(cpu, None, None)
+    free = free_bytes(cpu)
+    pool, spill = pool_limits(cpu, None, None)
     assert 0.2 * free < pool < 0.8 * free
     assert spill == 0  # the pool is in the host's memory already
-    assert memory.pool_limits(cpu, 2.0, 0.5) == (2 * 2**30, 2**29)
+    assert pool_limits(cpu, 2.0, 0.5) == (2 * 2**30, 2**29)

@@ -8,27 +8,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds import bound
+from lipgraft.bounds import AlphaSettings, bound
+from lipgraft.bounds.alpha_crown import LowerBound, optimise
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import at_input
+from lipgraft.bounds.layout import Layout, NeuronBounds
+from lipgraft.bounds.memory import in_halves
+from lipgraft.bounds.refine import refine
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models.layers import Normalise
 from lipgraft.network import Activation, evaluate, trace
 from lipgraft.verification import BRANCHING, VerifySettings
-from lipgraft.verification.bab import worst_rows
-from lipgraft.verification.bounding import Bounding, corner
-from lipgraft.verification.branching import branching_named
-from lipgraft.verification.layout import Layout
-from lipgraft.verification.leaves import solve_leaf
-from lipgraft.verification.memory import in_halves
-from lipgraft.verification.optimise import Steps, optimise
-from lipgraft.verification.pool import Pool
-from lipgraft.verification.refine import refine
-from lipgraft.verification.roots import Roots
-from lipgraft.verification.round import Round
-from lipgraft.verification.subproblems import Subproblems
+from lipgraft.verification.branch_and_bound.branching import branching_named
+from lipgraft.verification.branch_and_bound.images import Images
+from lipgraft.verification.branch_and_bound.leaves import solve_leaf
+from lipgraft.verification.branch_and_bound.pool import Pool
+from lipgraft.verification.branch_and_bound.search import worst_rows
+from lipgraft.verification.branch_and_bound.step import Step
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 CLASSES = 3
 
@@ -68,95 +67,96 @@ def prepared(model: Tiny, generator: torch.Generator) -> Prepared:
 
 
 @pytest.fixture
-def roots(prepared: Prepared) -> Roots:
+def images(prepared: Prepared) -> Images:
     y = evaluate(prepared.network, prepared.box.centre)[prepared.network.output].argmax(1)
     layout = Layout.of(prepared.network, prepared.network.output)
     box = (prepared.box.lower, prepared.box.upper)
-    return Roots.of(layout, prepared.intervals, torch.arange(5), y, box)
+    return Images(NeuronBounds.of(layout, prepared.intervals), torch.arange(5), y, box, box)
 
 
-def whole(roots: Roots, splits: int = 6) -> Subproblems:
+def whole(images: Images, splits: int = 6) -> Subproblems:
     """One subproblem without splits for each image, with room for splits."""
-    image = torch.arange(len(roots))
-    target = (roots.y + 1) % CLASSES
-    alpha = torch.full((len(roots), roots.open.shape[1]), 0.5, dtype=torch.float64)
-    none = torch.full((len(roots), splits), roots.layout.size)
-    zero = torch.zeros(len(roots), splits, dtype=torch.float64)
+    image = torch.arange(len(images))
+    target = (images.y + 1) % CLASSES
+    alpha = torch.full((len(images), images.bounds.open.shape[1]), 0.5, dtype=torch.float64)
+    none = torch.full((len(images), splits), images.layout.size)
+    zero = torch.zeros(len(images), splits, dtype=torch.float64)
     return Subproblems(image, target, alpha[:, 0] * 0 - 9.0, alpha, image * 0, none, zero, zero)
 
 
-def bounding(roots: Roots, sub: Subproblems) -> Bounding:
-    return Bounding(roots, sub.image, roots.margins(sub.image, sub.target), sub.neuron, sub.sign)
+def function(images: Images, sub: Subproblems) -> LowerBound:
+    return LowerBound(images.bounds, sub.image, images.margins(sub.image, sub.target), sub.neuron, sub.sign)
 
 
-def random_splits(roots: Roots, sub: Subproblems, count: int, generator: torch.Generator) -> Subproblems:
+def random_splits(images: Images, sub: Subproblems, count: int, generator: torch.Generator) -> Subproblems:
     """Random halves of random open neurons, `count` times."""
     for _ in range(count):
-        free = bounding(roots, sub).free
+        free = function(images, sub).free
         column = torch.multinomial(free.double() + 1e-9, 1, generator=generator)
-        both = sub.split(roots.open[sub.image].gather(1, column).squeeze(1))
+        both = sub.split(images.bounds.open[sub.image].gather(1, column).squeeze(1))
         side = torch.randint(2, (len(sub),), generator=generator)
         sub = both.at(torch.arange(len(sub)) + side * len(sub))
     return sub
 
 
-def test_without_splits_and_with_crowns_lines_the_bound_is_crowns(roots: Roots, prepared: Prepared) -> None:
-    sub = whole(roots)
-    relaxed = bounding(roots, sub)
-    ours, _ = relaxed.lower_bound(relaxed.start(), sub.beta)
-    C = roots.margins(sub.image, sub.target)[:, 0]
+def test_without_splits_and_with_crowns_lines_the_bound_is_crowns(images: Images, prepared: Prepared) -> None:
+    sub = whole(images)
+    relaxed = function(images, sub)
+    ours, _ = relaxed.value(relaxed.start(), sub.beta)
+    C = images.margins(sub.image, sub.target)[:, 0]
     crown = bound(prepared.network, prepared.box, "crown", C).lower[:, 0]
     assert torch.allclose(ours, crown, atol=1e-10)
 
 
 @pytest.mark.parametrize("splits", [0, 1, 3, 6])
 def test_bounds_hold_for_every_alpha_and_beta_on_points_that_satisfy_the_splits(
-    splits: int, roots: Roots, generator: torch.Generator
+    splits: int, images: Images, generator: torch.Generator
 ) -> None:
-    network = roots.layout.network
+    network = images.layout.network
     checked = 0
     for _ in range(6):
-        sub = random_splits(roots, whole(roots), splits, generator)
+        sub = random_splits(images, whole(images), splits, generator)
         alpha = torch.rand(sub.alpha.shape, generator=generator, dtype=torch.float64)
         beta = torch.rand(sub.beta.shape, generator=generator, dtype=torch.float64)
-        found, _ = bounding(roots, sub).lower_bound(alpha, beta)
+        found, _ = function(images, sub).value(alpha, beta)
         points = torch.rand(400, 1, 2, 4, 4, generator=generator, dtype=torch.float64)
-        for i in range(len(roots)):
-            x = (roots.low[i] + points * (roots.high[i] - roots.low[i])).flatten(0, 1)
+        low, high = images.box
+        for i in range(len(images)):
+            x = (low[i] + points * (high[i] - low[i])).flatten(0, 1)
             values = evaluate(network, x)
-            pre = {a: values[network.nodes[a].inputs[0]] for a in roots.layout.places}
-            z = torch.nn.functional.pad(roots.layout.flat(pre), (0, 1))[:, sub.neuron[i]]
+            pre = {a: values[network.nodes[a].inputs[0]] for a in images.layout.places}
+            z = torch.nn.functional.pad(images.layout.flat(pre), (0, 1))[:, sub.neuron[i]]
             inside = (z * sub.sign[i] >= 0).all(1)
-            margin = values[network.output] @ roots.margins(sub.image, sub.target)[i, 0, 0]
+            margin = values[network.output] @ images.margins(sub.image, sub.target)[i, 0, 0]
             checked += int(inside.sum())
             assert bool((margin[inside] >= found[i] - 1e-9).all())
     assert checked > 0
 
 
 def test_optimising_never_loses_and_splitting_never_loosens_the_optimum(
-    roots: Roots, generator: torch.Generator
+    images: Images, generator: torch.Generator
 ) -> None:
-    sub = whole(roots)
-    steps = Steps(60, 0.1, 0.1, 0.98)
-    start, _ = bounding(roots, sub).lower_bound(sub.alpha, sub.beta)
-    best = optimise(bounding(roots, sub), sub.alpha, sub.beta, steps)
+    sub = whole(images)
+    steps = AlphaSettings(60, 0.1, 0.98)
+    start, _ = function(images, sub).value(sub.alpha, sub.beta)
+    best = optimise(function(images, sub), sub.alpha, sub.beta, steps, lr_beta=0.1)
     assert bool((best.bound >= start - 1e-12).all())
     assert bool(((best.alpha >= 0) & (best.alpha <= 1)).all())
-    again, _ = bounding(roots, sub).lower_bound(best.alpha, best.beta)
+    again, _ = function(images, sub).value(best.alpha, best.beta)
     assert torch.allclose(again, best.bound)
     for half in (0, 1):
-        child = replace(sub, alpha=best.alpha).split(roots.open[:, 0])
+        child = replace(sub, alpha=best.alpha).split(images.bounds.open[:, 0])
         child = child.at(torch.arange(5) + 5 * half)
-        found = optimise(bounding(roots, child), child.alpha, child.beta, steps)
+        found = optimise(function(images, child), child.alpha, child.beta, steps, lr_beta=0.1)
         assert bool((found.bound >= best.bound - 1e-2).all())
 
 
-def test_the_corner_attains_the_linear_bound(roots: Roots, generator: torch.Generator) -> None:
-    network, root = roots.layout.network, roots.layout.path.root
+def test_the_corner_attains_the_linear_bound(images: Images, generator: torch.Generator) -> None:
+    network, root = images.layout.network, images.layout.path.root
     assert root == 2  # normalisation and padding lie before it
     rows = torch.randn(5, *network.nodes[root].shape, generator=generator, dtype=torch.float64)
-    point = corner(roots, torch.arange(5), rows)
-    lower, upper = roots.root
+    point = images.corner(torch.arange(5), rows)
+    lower, upper = images.bounds.root
     least = torch.where(rows > 0, rows * lower, rows * upper).flatten(1).sum(1)
     assert torch.allclose((evaluate(network, point)[root] * rows).flatten(1).sum(1), least)
     x = torch.rand(5, 2, 4, 4, generator=generator, dtype=torch.float64).requires_grad_()
@@ -164,28 +164,31 @@ def test_the_corner_attains_the_linear_bound(roots: Roots, generator: torch.Gene
     assert torch.allclose(at_input(network, root, rows), slope)
 
 
-def test_open_neurons_are_unstable_and_not_grafted(roots: Roots) -> None:
-    layout = roots.layout
+def test_open_neurons_are_unstable_and_not_grafted(images: Images) -> None:
+    layout = images.layout
     grafted = torch.zeros(layout.size + 1, dtype=torch.bool)
     for i, place in layout.places.items():
         node = layout.network.nodes[i]
         assert isinstance(node, Activation)
         if node.graft is not None:
             grafted[place] = node.graft.mask.flatten()
-    for i in range(len(roots)):
-        unstable = (roots.lower[i] < 0) & (roots.upper[i] > 0) & ~grafted
-        assert roots.open[i][roots.open[i] < layout.size].tolist() == torch.nonzero(unstable).flatten().tolist()
+    for i in range(len(images)):
+        unstable = (images.bounds.lower[i] < 0) & (images.bounds.upper[i] > 0) & ~grafted
+        assert (
+            images.bounds.open[i][images.bounds.open[i] < layout.size].tolist()
+            == torch.nonzero(unstable).flatten().tolist()
+        )
     assert bool(grafted.any())
 
 
 @pytest.mark.parametrize("name", sorted(BRANCHING))
-def test_branching_picks_open_neurons_that_are_not_split_yet(name: str, roots: Roots) -> None:
-    step = Round(roots, VerifySettings(branching=name, bab_iterations=1))
-    sub = whole(roots, splits=4)
+def test_branching_picks_open_neurons_that_are_not_split_yet(name: str, images: Images) -> None:
+    step = Step(images, VerifySettings(branching=name, bab_iterations=1))
+    sub = whole(images, splits=4)
     with torch.no_grad():
         for depth in range(4):
             neuron = step.decide(sub)
-            assert bool((roots.open == neuron[:, None]).any(1).all())
+            assert bool((images.bounds.open == neuron[:, None]).any(1).all())
             assert not bool((sub.neuron == neuron[:, None]).any())
             children = step(sub)
             assert bool((children.sub.depth == depth + 1).all())
@@ -193,16 +196,16 @@ def test_branching_picks_open_neurons_that_are_not_split_yet(name: str, roots: R
             sub = children.sub.at(torch.arange(len(sub)))
 
 
-def test_the_filter_takes_the_candidate_whose_halves_leave_least_to_prove(roots: Roots) -> None:
+def test_the_filter_takes_the_candidate_whose_halves_leave_least_to_prove(images: Images) -> None:
     settings = VerifySettings(branching="filtered", candidates=10_000)
-    sub = whole(roots)
+    sub = whole(images)
     with torch.no_grad():
-        chosen = Round(roots, settings).decide(sub)
-        for i in range(len(roots)):
+        chosen = Step(images, settings).decide(sub)
+        for i in range(len(images)):
             left = {}
-            for neuron in roots.open[i][roots.open[i] < roots.layout.size]:
+            for neuron in images.bounds.open[i][images.bounds.open[i] < images.layout.size]:
                 halves = sub.at(torch.tensor([i])).split(neuron[None])
-                found, _ = bounding(roots, halves).lower_bound(halves.alpha, halves.beta)
+                found, _ = function(images, halves).value(halves.alpha, halves.beta)
                 left[int(neuron)] = float(torch.maximum(found, halves.bound).clamp(max=0).sum())
             assert left[int(chosen[i])] == pytest.approx(max(left.values()), abs=1e-9)
 
@@ -212,34 +215,34 @@ def test_an_unknown_branching_is_answered_with_the_known_ones() -> None:
         branching_named("babssr")
 
 
-def test_a_split_gives_both_halves_and_keeps_the_rest(roots: Roots) -> None:
-    sub = whole(roots)
-    halves = sub.split(roots.open[:, 0]).at(torch.tensor([2, 7])).split(roots.open[2, 1:2].repeat(2))
+def test_a_split_gives_both_halves_and_keeps_the_rest(images: Images) -> None:
+    sub = whole(images)
+    halves = sub.split(images.bounds.open[:, 0]).at(torch.tensor([2, 7])).split(images.bounds.open[2, 1:2].repeat(2))
     assert halves.image.tolist() == [2, 2, 2, 2]
     assert halves.sign[:, :3].tolist() == [[1, 1, 0], [-1, 1, 0], [1, -1, 0], [-1, -1, 0]]
-    assert halves.neuron[:, :2].tolist() == [[int(roots.open[2, 0]), int(roots.open[2, 1])]] * 4
+    assert halves.neuron[:, :2].tolist() == [[int(images.bounds.open[2, 0]), int(images.bounds.open[2, 1])]] * 4
     assert halves.depth.tolist() == [2] * 4
 
 
-def pool_of(images: list[int], bounds: list[float], roots: Roots) -> Pool:
-    sub = whole(roots).at(torch.tensor(images))
-    return Pool(replace(sub, bound=torch.tensor(bounds, dtype=torch.float64)), roots.layout.size)
+def pool_of(places: list[int], bounds: list[float], images: Images) -> Pool:
+    sub = whole(images).at(torch.tensor(places))
+    return Pool(replace(sub, bound=torch.tensor(bounds, dtype=torch.float64)), images.layout.size)
 
 
-def test_the_pool_is_fair_across_images_and_worst_first_within(roots: Roots) -> None:
-    images = [0, 0, 0, 0, 1, 1, 2]
+def test_the_pool_is_fair_across_images_and_worst_first_within(images: Images) -> None:
+    places = [0, 0, 0, 0, 1, 1, 2]
     bounds = [-1.0, -4.0, -3.0, -2.0, -0.5, -0.1, -9.0]
-    pool = pool_of(images, bounds, roots)
+    pool = pool_of(places, bounds, images)
     assert sorted(pool.select(3).tolist()) == [1, 4, 6]
     assert sorted(pool.select(5).tolist()) == [1, 2, 4, 5, 6]
     assert sorted(pool.select(6).tolist()) == [1, 2, 3, 4, 5, 6]
     assert len(pool.select(100)) == 7
 
 
-def test_the_pool_gives_back_what_it_took_and_reuses_slots(roots: Roots, generator: torch.Generator) -> None:
-    sub = random_splits(roots, whole(roots), 2, generator)
+def test_the_pool_gives_back_what_it_took_and_reuses_slots(images: Images, generator: torch.Generator) -> None:
+    sub = random_splits(images, whole(images), 2, generator)
     sub = replace(sub, beta=torch.rand(sub.beta.shape, generator=generator, dtype=torch.float64))
-    pool = Pool(sub.at(torch.arange(2)), roots.layout.size)
+    pool = Pool(sub.at(torch.arange(2)), images.layout.size)
     pool.push(sub.at(torch.arange(2, 5)))
     slots = len(pool.used)
     out = pool.take(pool.select(10))
@@ -255,33 +258,35 @@ def test_the_pool_gives_back_what_it_took_and_reuses_slots(roots: Roots, generat
     pool.drop(2)
     assert sorted(pool.slots.image[pool.used].tolist()) == [1, 3, 4]
     pool.deepen(11)
-    assert bool((pool.take(pool.select(1)).neuron[:, 6:] == roots.layout.size).all())
+    assert bool((pool.take(pool.select(1)).neuron[:, 6:] == images.layout.size).all())
 
 
-def test_a_leaf_is_bounded_exactly_and_an_empty_one_without_limit(roots: Roots, generator: torch.Generator) -> None:
+def test_a_leaf_is_bounded_exactly_and_an_empty_one_without_limit(images: Images, generator: torch.Generator) -> None:
     """The pattern of a real point holds that point; turning one neuron over often leaves nothing."""
-    layout, image = roots.layout, 1
+    layout, image, (low, high) = images.layout, 1, images.box
     network = layout.network
-    open_ = roots.open[image][roots.open[image] < layout.size]
-    x = (roots.low[image] + torch.rand(2, 4, 4, generator=generator).double() * (roots.high - roots.low)[image])[None]
+    open_ = images.bounds.open[image][images.bounds.open[image] < layout.size]
+    x = (low[image] + torch.rand(2, 4, 4, generator=generator).double() * (high - low)[image])[None]
     values = evaluate(network, x)
     z = layout.flat({i: values[network.nodes[i].inputs[0]] for i in layout.places})[0, open_]
-    sub = whole(roots, splits=len(open_)).at(torch.tensor([image]))
+    sub = whole(images, splits=len(open_)).at(torch.tensor([image]))
     sub = replace(
         sub, neuron=open_[None], sign=torch.where(z > 0, 1.0, -1.0)[None].double(), depth=sub.depth + len(open_)
     )
     sub = replace(sub, beta=torch.zeros_like(sub.sign))
-    leaf = solve_leaf(roots, sub, 0, 10**6)
+    leaf = solve_leaf(images, sub, 0, 10**6)
     assert leaf is not None
-    margin = roots.margins(sub.image, sub.target)[0, 0, 0]
+    margin = images.margins(sub.image, sub.target)[0, 0, 0]
     assert leaf.bound <= float(values[network.output][0] @ margin) + 1e-9
     assert leaf.bound == pytest.approx(float(evaluate(network, leaf.point[None])[network.output][0] @ margin), abs=1e-6)
-    slow = optimise(bounding(roots, sub), sub.alpha, sub.beta, Steps(800, 0.05, 0.2, 0.995))
+    slow = optimise(function(images, sub), sub.alpha, sub.beta, AlphaSettings(800, 0.05, 0.995), lr_beta=0.2)
     assert float(slow.bound[0]) <= leaf.bound + 1e-6
     assert float(slow.bound[0]) == pytest.approx(leaf.bound, abs=1e-2)
-    assert solve_leaf(roots, sub, 0, 10) is None
+    assert solve_leaf(images, sub, 0, 10) is None
     flipped = [
-        solve_leaf(roots, replace(sub, sign=sub.sign * torch.where(torch.arange(len(open_)) == k, -1.0, 1.0)), 0, 10**6)
+        solve_leaf(
+            images, replace(sub, sign=sub.sign * torch.where(torch.arange(len(open_)) == k, -1.0, 1.0)), 0, 10**6
+        )
         for k in range(len(open_))
     ]
     assert any(other is not None and other.bound > 100 for other in flipped)
@@ -291,7 +296,7 @@ def test_a_leaf_is_bounded_exactly_and_an_empty_one_without_limit(roots: Roots, 
 def test_refined_bounds_are_inside_crowns_and_hold(which: str, prepared: Prepared, generator: torch.Generator) -> None:
     network, box = prepared.network, (prepared.box.lower, prepared.box.upper)
     with torch.no_grad():
-        tighter = refine(network, prepared.intervals, box, which, Steps(8, 0.1, 0.1, 0.98), 64)
+        tighter = refine(network, prepared.intervals, which, AlphaSettings(8, 0.1, 0.98), 64)
     improved: set[int] = set()
     samples = torch.rand(300, 5, 2, 4, 4, generator=generator, dtype=torch.float64)
     values = evaluate(network, (box[0] + samples * (box[1] - box[0])).flatten(0, 1))

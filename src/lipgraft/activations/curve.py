@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar, Protocol, Self
 
@@ -114,6 +115,10 @@ class Curve(ABC):
     @abstractmethod
     def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
         """Lines below and above act on [lb, ub], sound for every alpha in [0, 1]. Differentiable in alpha."""
+
+    def family(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+        """`lines` as a function of alpha; a kind overrides this when much of the work depends on lb and ub alone."""
+        return partial(self.lines, lb, ub)
 
     def exact(self, lb: Tensor, ub: Tensor) -> Tensor:
         """Where act is a line on [lb, ub]; such a neuron is stable. NaN compares false, so it is not exact."""

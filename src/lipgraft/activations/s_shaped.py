@@ -6,6 +6,7 @@ Above the curve on [lb, ub] lies the tangent at every t in [d, ub], where d is t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,31 +30,36 @@ class SShaped(Smooth):
         return torch.stack([1.0 - (ub <= 0).to(lb.dtype) * 0.5, (lb >= 0).to(lb.dtype) * 0.5])
 
     def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
+        return self.family(lb, ub)(alpha)
+
+    def family(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
         width = ub - lb
         chord = (self(ub) - self(lb)) / torch.where(width > 0, width, 1.0)
         first, last = self._tangent_point(lb), -self._tangent_point(-ub)
-        low, high = alpha[0], alpha[1]
-
-        def line(t: Tensor, tangent: Tensor) -> tuple[Tensor, Tensor]:
-            slope = torch.where(tangent, self.derivative(t), chord)
-            point = torch.where(tangent, t, lb)
-            return slope, self(point) - slope * point
-
-        upper_slope, upper_intercept = line(first + high * (ub - first), first < ub)
-        lower_slope, lower_intercept = line(last - (1 - low) * (last - lb), last > lb)
-
         middle = (lb + ub) / 2
         narrow, slope = width < NARROW, self.derivative(middle)
         error = self.curvature * width.square() / 8
         intercept = self(middle) - slope * middle
         # The difference of two large ends may overflow; there is no chord then, and these intercepts prove nothing.
         known = torch.isfinite(width)
-        return Lines(
-            torch.where(narrow, slope, lower_slope),
-            torch.where(known, torch.where(narrow, intercept - error, lower_intercept), -torch.inf),
-            torch.where(narrow, slope, upper_slope),
-            torch.where(known, torch.where(narrow, intercept + error, upper_intercept), torch.inf),
-        )
+
+        def line(t: Tensor, tangent: Tensor) -> tuple[Tensor, Tensor]:
+            slope = torch.where(tangent, self.derivative(t), chord)
+            point = torch.where(tangent, t, lb)
+            return slope, self(point) - slope * point
+
+        def lines(alpha: Tensor) -> Lines:
+            low, high = alpha[0], alpha[1]
+            upper_slope, upper_intercept = line(first + high * (ub - first), first < ub)
+            lower_slope, lower_intercept = line(last - (1 - low) * (last - lb), last > lb)
+            return Lines(
+                torch.where(narrow, slope, lower_slope),
+                torch.where(known, torch.where(narrow, intercept - error, lower_intercept), -torch.inf),
+                torch.where(narrow, slope, upper_slope),
+                torch.where(known, torch.where(narrow, intercept + error, upper_intercept), torch.inf),
+            )
+
+        return lines
 
     def _tangent_point(self, lb: Tensor) -> Tensor:
         """The smallest t >= max(lb, 0) whose tangent is above the curve at lb, never smaller than exact.

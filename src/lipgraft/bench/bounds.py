@@ -15,14 +15,15 @@ from lipgraft import data as datasets
 from lipgraft import grafting, models
 from lipgraft.bench.dense_crown import bytes_per_image, dense_crown
 from lipgraft.bench.resources import free_memory, timed
-from lipgraft.bounds.alpha_settings import AlphaSettings
+from lipgraft.bounds.alpha_crown import AlphaSettings
 from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Neurons, Prepared, prepare
+from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.numerics import proved
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.network import Network, full_precision, trace
-from lipgraft.verification.incomplete import other_classes, unstable_share
+from lipgraft.verification.stages.crown import unstable_share
 
 NETWORKS = ("cnn-b", "conv-big", "conv-huge", "resnet4b")
 DATASET = "cifar10"

@@ -1,6 +1,6 @@
 """Boxes in, bounds out: interval arithmetic, CROWN, alpha-CROWN."""
 
-from lipgraft.bounds.alpha_settings import AlphaSettings
+from lipgraft.bounds.alpha_crown import AlphaSettings
 from lipgraft.bounds.api import METHODS, Bounds, bound
 from lipgraft.bounds.interval import interval_bounds
 from lipgraft.bounds.numerics import proved

@@ -9,8 +9,7 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds.alpha import alpha_crown
-from lipgraft.bounds.alpha_settings import AlphaSettings
+from lipgraft.bounds.alpha_crown import AlphaSettings, alpha_crown
 from lipgraft.bounds.crown import Neurons, Prepared, prepare, specification_bounds
 from lipgraft.bounds.geometry import plan
 from lipgraft.bounds.interval import Interval
@@ -44,7 +43,7 @@ def _by_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings, late: Late
 
 
 def _by_alpha(prepared: Prepared, C: Tensor, settings: AlphaSettings, late: Late) -> Tensor:
-    return alpha_crown(prepared, C, settings, late)[0]
+    return alpha_crown(prepared, C, settings, late)
 
 
 # method: (whether intermediate layers are refined backward, how specifications are bounded)
@@ -115,8 +114,7 @@ def _bound(
     known = {name: (ordinary(lower), ordinary(upper)) for name, (lower, upper) in (layers or {}).items()}
     with torch.no_grad():
         backward, specify = METHODS[method]
-        alpha = (alpha or AlphaSettings()) if specify is _by_alpha else None
-        prepared = prepare(network, box, backward=backward, neurons=neurons, layers=known, alpha=alpha)
+        prepared = prepare(network, box, backward=backward, neurons=neurons, layers=known)
         rows = _specification(C, network.output_shape[0], box)
         both = torch.stack([rows, -rows], 1)
         result = bound_specification(prepared, both, specify, alpha or AlphaSettings())

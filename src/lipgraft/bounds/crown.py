@@ -8,7 +8,6 @@ from typing import Literal
 
 from torch import Tensor
 
-from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.geometry import interval_is_exact, plan
 from lipgraft.bounds.interval import Interval, interval_step
@@ -49,7 +48,6 @@ def prepare(
     backward: bool = True,
     neurons: Neurons = "needed",
     layers: Mapping[str, Interval] | None = None,
-    alpha: AlphaSettings | None = None,
     late: Late = never,
 ) -> Prepared:
     """Bound every pre-activation, in order.
@@ -58,7 +56,6 @@ def prepare(
     neurons: "needed" refines neurons that the interval leaves unstable and that are not grafted, and bounds a ReLU that
         turns out stable on the side that shows it only; "all" refines both bounds of every neuron.
     layers: bounds known from elsewhere, by activation name; they are taken as they are.
-    alpha: with `intermediate` steps, optimise the lines below each layer for that layer's bounds.
     late: asked now and then; once it holds, what is left keeps the bounds of interval arithmetic.
     """
     exact = interval_is_exact(network)
@@ -84,27 +81,19 @@ def prepare(
                     inner = evaluate(network, box.centre)
                 layer = Layer(network, i, readers[i], intervals, lines, inner[i], late)
                 lb, ub = layer.refined((lb, ub), everything=neurons == "all")
-                if alpha is not None and alpha.intermediate:
-                    lb, ub = layer.optimised((lb, ub), alpha)
         intervals.append((lb, ub))
     return Prepared(network, box, intervals, lines)
 
 
-def specification_bounds(
-    prepared: Prepared,
-    C: Tensor,
-    lines: Mapping[int, Lines] | None = None,
-    shifts: Mapping[int, Tensor] | None = None,
-    record: dict[int, Tensor] | None = None,
-) -> Tensor:
+def specification_bounds(prepared: Prepared, C: Tensor, record: dict[int, Tensor] | None = None) -> Tensor:
     """Lower bounds of C f(x) over each box: C (B, G, S, n) -> (B, G, S).
 
-    lines: others than the prepared ones. shifts, record: see `Relaxed` and `Substitution`; record[0] becomes the
-    coefficients of the network's input-like root, whose signs tell the corner where the bound is attained.
+    record: see `Substitution`; record[0] becomes the coefficients of the network's input-like root, whose signs tell
+    the corner where the bound is attained.
     """
     network = prepared.network
     path = plan(network, network.output)
-    relaxed = Relaxed(prepared.lines if lines is None else lines, prepared.intervals[path.root], shifts or {})
+    relaxed = Relaxed(prepared.lines, prepared.intervals[path.root])
     walk = Substitution(network, path, relaxed, None, record)
     rows, const = walk.to_root(Rows(C), C.new_zeros(C.shape[:3]), network.output)
     if record is not None:

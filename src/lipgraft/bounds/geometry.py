@@ -46,6 +46,17 @@ def plan(network: Network, target: int) -> Plan:
     return Plan(target, root, (node.shape[1], node.shape[2]) if image else (1, 1), windows, floats)
 
 
+def dense_plan(network: Network, target: int) -> Plan:
+    """Rows on whole layers from `target` back to the root: each problem has lines of its own, which windows cannot."""
+    root = input_like(network)
+    reached = {target}
+    for i in range(target, root, -1):
+        if i in reached:
+            reached.update(network.nodes[i].inputs)
+    floats = max(math.prod(network.nodes[i].shape) for i in reached)
+    return Plan(target, root, (1, 1), dict.fromkeys(sorted(reached)), floats)
+
+
 def _spread(network: Network, i: int, windows: dict[int, Window | None]) -> None:
     """Carry the window at node i over to the nodes it reads. A node without a rule for windows gets whole layers."""
     node, window = network.nodes[i], windows[i]

@@ -10,13 +10,11 @@ from threading import get_ident
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_settings import AlphaSettings
 from lipgraft.bounds.backward import Relaxed
 from lipgraft.bounds.geometry import plan
-from lipgraft.bounds.intermediate import optimised_bounds
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.memory import Late, chunked, never
-from lipgraft.bounds.neurons import neuron_bounds, selected
+from lipgraft.bounds.neurons import neuron_bounds, positions
 from lipgraft.bounds.numerics import guard_lower, guard_upper
 from lipgraft.bounds.relaxations import Lines, unstable
 from lipgraft.network.graph import Activation, Network
@@ -73,22 +71,10 @@ class Layer:
         index, real = self._needed(interval)
         return self._tightened(interval, index, -telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
 
-    def optimised(self, interval: Interval, alpha: AlphaSettings) -> Interval:
-        """What is still unstable once more, with lines chosen for this layer."""
-        path = plan(self.network, self.target)
-        index, real = self._needed(interval)
-        # The gradient keeps the rows of every node on the way, not only of the largest two.
-        floats = path.floats * len(path.windows)
-
-        def work(problems: slice, index: Tensor, signs: Tensor) -> Tensor:
-            return optimised_bounds(self.network, path, self.intervals, problems, index, signs, alpha)
-
-        return self._tightened(interval, index, self._both(index) * real, floats, work)
-
     def _needed(self, interval: Interval) -> tuple[Tensor, Tensor]:
         """Places of the neurons that some activation finds unstable, (B, S); 1 for them, 0 for fillers, (B, 1, S)."""
         wanted = torch.stack([unstable(act, *interval) for act in self.readers]).any(0).flatten(1)
-        index, real = selected(wanted)
+        index, real = positions(wanted)
         return index, real.unsqueeze(1).to(self.inner)
 
     def _both(self, index: Tensor) -> Tensor:

@@ -14,16 +14,17 @@ from lipgraft.network.graph import Affine, Network, Reshape
 from lipgraft.network.window import POINT, channels_last
 
 
-def selected(wanted: Tensor) -> tuple[Tensor, Tensor]:
+def positions(wanted: Tensor, fill: int = 0) -> tuple[Tensor, Tensor]:
     """Positions of the true elements of each row, (B, n) -> (B, S) with S the largest count; and which are real.
 
-    Rows with fewer are filled with neuron 0. Its bound must not be used: it would depend on the rest of the batch.
+    Shorter rows are filled up with `fill`. What is computed for a filler must not be used: it would depend on the rest
+    of the batch.
     """
     count = wanted.sum(1)
     size = int(count.max()) if len(count) else 0
     slot = torch.where(wanted, wanted.cumsum(1) - 1, size)
     places = torch.arange(wanted.shape[1], device=wanted.device).expand_as(slot)
-    out = torch.zeros(len(wanted), size + 1, dtype=torch.long, device=wanted.device)
+    out = torch.full((len(wanted), size + 1), fill, device=wanted.device)
     real = torch.arange(size, device=wanted.device) < count.unsqueeze(1)
     return out.scatter_(1, slot, places)[:, :size], real
 

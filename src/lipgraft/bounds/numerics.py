@@ -17,7 +17,7 @@ def guard_upper(upper: Tensor) -> Tensor:
 
 
 def guard(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """`guard_lower` and `guard_upper`; an interval with one end that is no number at all says nothing at either."""
+    """`guard_lower` and `guard_upper`; if either end is NaN, both become infinite."""
     nothing = lower.isnan() | upper.isnan()
     return guard_lower(torch.where(nothing, -torch.inf, lower)), guard_upper(torch.where(nothing, torch.inf, upper))
 

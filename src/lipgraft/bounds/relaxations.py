@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from lipgraft.activations import Lines
 from lipgraft.network.graph import Activation
 
-__all__ = ["Lines", "relax", "unstable"]
+__all__ = ["Lines", "family", "relax", "unstable"]
 
 
-def relax(node: Activation, lb: Tensor, ub: Tensor, alpha: Tensor | None = None) -> Lines:
-    """The lines of an activation on [lb, ub]; grafted neurons are their own line: slope gamma, intercept omega."""
-    lines = node.curve.lines(lb, ub, node.curve.start(lb, ub) if alpha is None else alpha)
+def relax(node: Activation, lb: Tensor, ub: Tensor) -> Lines:
+    """The lines of an activation on [lb, ub] that plain CROWN takes."""
+    return family(node, lb, ub)(node.curve.start(lb, ub))
+
+
+def family(node: Activation, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+    """The lines of an activation on [lb, ub] as a function of alpha.
+
+    Grafted neurons are their own line: slope gamma, intercept omega.
+    """
+    curve = node.curve.family(lb, ub)
     if node.graft is None:
-        return lines
+        return curve
     mask, gamma, omega = node.graft.mask, node.graft.gamma.detach(), node.graft.omega.detach()
     zero = torch.zeros((), dtype=lb.dtype, device=lb.device)
 
@@ -23,12 +33,16 @@ def relax(node: Activation, lb: Tensor, ub: Tensor, alpha: Tensor | None = None)
         line = torch.where(mask, omega, zero if intercept is None else intercept)
         return line if line.ndim == lb.ndim else line.expand_as(lb)
 
-    return Lines(
-        torch.where(mask, gamma, lines.lower_slope),
-        over(lines.lower_intercept),
-        torch.where(mask, gamma, lines.upper_slope),
-        over(lines.upper_intercept),
-    )
+    def grafted(alpha: Tensor) -> Lines:
+        lines = curve(alpha)
+        return Lines(
+            torch.where(mask, gamma, lines.lower_slope),
+            over(lines.lower_intercept),
+            torch.where(mask, gamma, lines.upper_slope),
+            over(lines.upper_intercept),
+        )
+
+    return grafted
 
 
 def unstable(node: Activation, lb: Tensor, ub: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.bounds import bound
+from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.box import Box
 from lipgraft.data import Dataset, images
@@ -15,7 +16,6 @@ from lipgraft.network import evaluated, trace
 from lipgraft.runs.recipe import AttackSettings, LipschitzRecipe
 from lipgraft.sensitivity import lipschitz
 from lipgraft.training import robust_accuracy
-from lipgraft.verification.incomplete import other_classes
 
 BATCH = 100
 """Images bounded at once."""

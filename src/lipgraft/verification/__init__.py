@@ -1,7 +1,7 @@
 """Is an image's class the same for every input near it? Proofs, counterexamples, and honest "unknown"s."""
 
 from lipgraft.verification.api import verify, verify_stream
-from lipgraft.verification.branching import BRANCHING
+from lipgraft.verification.branch_and_bound.branching import BRANCHING
 from lipgraft.verification.measures import Measures, measure
 from lipgraft.verification.settings import VerifySettings
 from lipgraft.verification.verdict import Verdict

@@ -9,8 +9,8 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from lipgraft.inputs import labels, pixels, seconds
-from lipgraft.verification.bab import Watch
-from lipgraft.verification.branching import branching_named
+from lipgraft.verification.branch_and_bound.branching import branching_named
+from lipgraft.verification.branch_and_bound.search import Watch
 from lipgraft.verification.cascade import cascade
 from lipgraft.verification.job import Job
 from lipgraft.verification.ledger import Decided

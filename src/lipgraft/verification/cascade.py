@@ -1,4 +1,4 @@
-"""The whole way of a batch of images: clean prediction, attack, CROWN, optimised lines, branch and bound.
+"""The whole way of a batch of images: clean prediction, attack, CROWN, alpha-CROWN, branch and bound.
 
 Cheap stages run on groups of images, and deliver what they decide; all images that are left then share one pool.
 """
@@ -10,16 +10,21 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from lipgraft.attacks.search import default_batch
+from lipgraft.bounds.memory import affordable, in_halves
 from lipgraft.network import full_precision, stepwise
-from lipgraft.verification.bab import BranchAndBound, Watch
-from lipgraft.verification.incomplete import Crowned, crown, optimised
+from lipgraft.verification.branch_and_bound.images import OpenImages
+from lipgraft.verification.branch_and_bound.search import BranchAndBound, Watch
 from lipgraft.verification.job import Job, finite_weights
-from lipgraft.verification.ledger import Decided
-from lipgraft.verification.memory import affordable, in_halves
-from lipgraft.verification.opened import Opened
-from lipgraft.verification.stages import Sorted, attacked, clean
+from lipgraft.verification.ledger import Decided, Outcome
+from lipgraft.verification.stages.alpha_crown import alpha_crown
+from lipgraft.verification.stages.attack import attack
+from lipgraft.verification.stages.crown import OpenMargins, crown
+from lipgraft.verification.stages.predict import predict
+
+T = TypeVar("T")
 
 CPU_GROUP = 32
 """Images that are attacked and bounded together on a CPU, at most: more would not be faster, and verdicts come late."""
@@ -41,89 +46,78 @@ def cascade(job: Job, watch: Watch | None = None) -> Iterator[Decided]:
 
 
 def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
-    early: list[Decided] = []
-    right: list[int] = []
-    size = affordable(job.network, job.x.device, 1, default_batch(job.x.device))
-    for first in range(0, len(job.x), size):
-        images = list(range(first, min(first + size, len(job.x))))
-        named = _guarded(job, clean, images) if not _past(job, GRACE) else Sorted(rest=images)
-        early += named.decided
-        right += named.rest
+    """Prediction, attack, CROWN, alpha-CROWN, branch and bound."""
+    predicted = _predictions(job)
+    early = predicted.decided
+    open_images: list[OpenImages] = []
+    attacked = job.settings.attack_restarts > 0 and not job.late()
     size = job.settings.images if job.x.device.type == "cuda" else min(job.settings.images, CPU_GROUP)
-    waiting: list[Opened] = []
-    neurons = sum(math.prod(node.shape) for _, node in job.network.activations())
-    piece = affordable(job.network, job.x.device, 1 + neurons // NEURONS, size)
-    turn = job.settings.attack_restarts > 0 and not job.late()
-    for first in range(0, len(right), size):
-        group = right[first : first + size]
-        survived = Sorted(rest=group) if job.late() else _guarded(job, attacked, group)
+    for group in _split(predicted.rest, size):
+        survived = Outcome(rest=group) if job.late() else _failsafe(job, attack, group)
         # An image that needs no attack counts as attacked where its neighbours are: RA speaks of both kinds.
-        turn = job.ledger.attacked[group[0]]
+        attacked = job.ledger.attacked[group[0]]
         known = sum(image < group[-1] for image, _ in early)
-        yield from _with_turn(early[:known], turn)
+        yield from _with_attacked(early[:known], attacked)
         early = early[known:]
         yield from survived.decided
-        yield from _bounded(job, survived.rest, piece, waiting)
-    yield from _with_turn(early, turn)
-    if waiting:
-        yield from BranchAndBound(job, Opened.cat(waiting), watch).run()
+        for images in _split(survived.rest, _crown_size(job, size)):
+            in_time = _in_time(job, images)
+            yield from in_time.decided
+            crowned = _failsafe(job, crown, in_time.rest)
+            yield from crowned.decided
+            for margins in crowned.rest:
+                optimised = _failsafe(job, partial(_alpha_crown, margins), margins.images)
+                yield from optimised.decided
+                open_images += optimised.rest
+    yield from _with_attacked(early, attacked)
+    if open_images:
+        yield from BranchAndBound(job, OpenImages.cat(open_images), watch).run()
 
 
-def _with_turn(decided: list[Decided], turn: bool) -> Iterator[Decided]:
-    return ((image, replace(verdict, attacked=turn)) for image, verdict in decided)
-
-
-def _past(job: Job, grace: float) -> bool:
+def _predictions(job: Job) -> Outcome[int]:
+    """Clean predictions, which are made a little after the end of the run too."""
     limit = job.settings.total_seconds
-    return limit is not None and job.ledger.now() > limit + grace
-
-
-def _guarded(job: Job, stage, images: list[int]) -> Sorted:  # type: ignore[no-untyped-def]
-    """A stage over images; those that make it fail are decided as such, alone."""
-
-    def failed(some: list[int], reason: str) -> list[Sorted]:
-        return [Sorted(decided=[job.ledger.failed(image, reason) for image in some])]
-
-    out = Sorted()
-    for part in in_halves(images, lambda some: [stage(job, some)], failed):
-        out.decided += part.decided
-        out.rest += part.rest
+    end = math.inf if limit is None else limit + GRACE
+    out = Outcome[int]()
+    size = affordable(job.network, job.x.device, 1, default_batch(job.x.device))
+    for images in _split(list(range(len(job.x))), size):
+        out += Outcome(rest=images) if job.ledger.now() > end else _failsafe(job, predict, images)
     return out
 
 
-def _bounded(job: Job, images: list[int], size: int, waiting: list[Opened]) -> Iterator[Decided]:
-    """CROWN in pieces, then optimised lines for what a piece leaves open; what they leave open joins `waiting`."""
-    ledger = job.ledger
-    while images:
-        late = job.late()
-        over = [image for image in images if late or job.out_of_time(image)]
-        yield from (ledger.verdict(image, "unknown", reason="timeout") for image in over)
-        images = [image for image in images if not (late or job.out_of_time(image))]
-        if not images:
-            return
-        piece, images = images[:size], images[size:]
-        rest: list[Crowned] = []
-        yield from _failsafe(job, piece, partial(_crown, job, rest))
-        for crowned in rest:
-            yield from _failsafe(job, crowned.images, partial(_lines, job, crowned, waiting))
+def _alpha_crown(margins: OpenMargins, job: Job, images: list[int]) -> Outcome[OpenImages]:
+    return alpha_crown(job, margins.at([margins.images.index(image) for image in images]))
 
 
-def _failsafe(job: Job, images: list[int], work: Callable[[list[int]], list[Decided]]) -> list[Decided]:
-    return in_halves(images, work, lambda some, reason: [job.ledger.failed(image, reason) for image in some])
+def _in_time(job: Job, images: list[int]) -> Outcome[int]:
+    """The images whose time is not over, their own and that of the run."""
+    late, ledger = job.late(), job.ledger
+    over = [image for image in images if late or job.out_of_time(image)]
+    decided = [ledger.verdict(image, "unknown", reason="timeout") for image in over]
+    return Outcome(decided, [image for image in images if image not in over])
 
 
-def _crown(job: Job, rest: list[Crowned], images: list[int]) -> list[Decided]:
-    decided, crowned = crown(job, images)
-    if crowned.images:
-        rest.append(crowned)
-    return decided
+def _failsafe(job: Job, stage: Callable[[Job, list[int]], Outcome[T]], images: list[int]) -> Outcome[T]:
+    """A stage over images; those that make it fail are decided as such, alone."""
+
+    def failed(some: list[int], reason: str) -> list[Outcome[T]]:
+        return [Outcome([job.ledger.failed(image, reason) for image in some])]
+
+    return sum(in_halves(images, lambda some: [stage(job, some)], failed), Outcome[T]())
 
 
-def _lines(job: Job, crowned: Crowned, waiting: list[Opened], images: list[int]) -> list[Decided]:
-    found = optimised(job, crowned.at([crowned.images.index(image) for image in images]))
-    if found.open is not None:
-        waiting.append(found.open)
-    return found.decided
+def _split(images: list[int], size: int) -> Iterator[list[int]]:
+    return (images[first : first + size] for first in range(0, len(images), size))
+
+
+def _crown_size(job: Job, most: int) -> int:
+    """How many images go through CROWN between two looks at the clock."""
+    neurons = sum(math.prod(node.shape) for _, node in job.network.activations())
+    return affordable(job.network, job.x.device, 1 + neurons // NEURONS, most)
+
+
+def _with_attacked(decided: list[Decided], attacked: bool) -> Iterator[Decided]:
+    return ((image, replace(verdict, attacked=attacked)) for image, verdict in decided)
 
 
 def _rechecked(job: Job, watch: Watch | None) -> Iterator[Decided]:

@@ -5,14 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from lipgraft.verification.verdict import Status, Verdict
 
+T = TypeVar("T")
+
 Decided = tuple[int, Verdict]
 """An image's place in the batch, and its verdict."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What a stage decided, and what goes on to the next one."""
+
+    decided: list[Decided] = field(default_factory=list)
+    rest: list[T] = field(default_factory=list)
+
+    def __add__(self, other: Outcome[T]) -> Outcome[T]:
+        return Outcome(self.decided + other.decided, self.rest + other.rest)
 
 
 class Ledger:
@@ -59,6 +74,11 @@ class Ledger:
         """From here on an image's time is the verifier's own; its limit still counts what the attack took."""
         for image in images:
             self.seconds[image] = 0.0
+
+    def note(self, images: list[int], margins: Tensor, method: str) -> None:
+        """A method's lower bounds of the images' margins, (B, S)."""
+        for image, worst in zip(images, margins.amin(1).tolist(), strict=True):
+            self.margin[image], self.method[image] = worst, method
 
     def verdict(
         self,

@@ -11,12 +11,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.memory import is_out_of_memory
-from lipgraft.verification.subproblems import Subproblems
+from lipgraft.bounds.memory import free_bytes, is_out_of_memory
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 STEPS = 255
 SPILLED = 4  # a quarter of the pool is moved at once, so that moving stays rare
 FEW = 64  # subproblems that an image gets back which has none on the device
+# The share of the free memory that open subproblems may take: growing needs half as much again for a moment, and the
+# batches that are bounded need theirs.
+FREE_SHARE = 0.4
 CROWDED = 0.9  # of all memory: from here on subproblems are taken so that few new ones stay open
 
 
@@ -188,6 +191,15 @@ class Pool:
         self.slots = Subproblems(**grown)
         self.used = torch.cat([self.used, self.used.new_zeros(extra)])
         return True
+
+
+def pool_limits(device: torch.device, pool_gigabytes: float | None, spill_gigabytes: float | None) -> tuple[int, int]:
+    """Bytes for open subproblems on the device and in the host's memory; None: a share of what is free there."""
+    pool = free_bytes(device) * FREE_SHARE if pool_gigabytes is None else pool_gigabytes * 2**30
+    if spill_gigabytes is not None:
+        return int(pool), int(spill_gigabytes * 2**30)
+    # A CPU's own pool is in the host's memory already.
+    return int(pool), 0 if device.type == "cpu" else int(free_bytes(torch.device("cpu")) * FREE_SHARE)
 
 
 def _packed(sub: Subproblems) -> Subproblems:

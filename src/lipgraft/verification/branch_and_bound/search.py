@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from lipgraft.attacks.search import default_batch
+from lipgraft.bounds.memory import affordable, explain, fitting, release
 from lipgraft.bounds.numerics import proved
-from lipgraft.verification.capture import Replayed
-from lipgraft.verification.counterexample import short_attack
+from lipgraft.verification.branch_and_bound.capture import Replayed
+from lipgraft.verification.branch_and_bound.images import OpenImages
+from lipgraft.verification.branch_and_bound.leaves import OutOfTimeError, solve_leaf
+from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
+from lipgraft.verification.branch_and_bound.step import Children, Step
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
-from lipgraft.verification.leaves import OutOfTimeError, solve_leaf
 from lipgraft.verification.ledger import Decided
-from lipgraft.verification.memory import affordable, explain, fitting, pool_limits, release
-from lipgraft.verification.opened import Opened
-from lipgraft.verification.pool import Pool
-from lipgraft.verification.round import Children, Round
-from lipgraft.verification.subproblems import Subproblems
+from lipgraft.verification.stages.attack import short_attack
 
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
@@ -36,21 +36,21 @@ class BranchAndBound:
     proved or because its image has ended.
     """
 
-    def __init__(self, job: Job, opened: Opened, watch: Watch | None = None) -> None:
-        self.job, self.roots, self.floor, self.watch = job, opened.roots, opened.floor.clone(), watch
-        self.number = self.roots.number.tolist()
+    def __init__(self, job: Job, open_images: OpenImages, watch: Watch | None = None) -> None:
+        self.job, self.images, self.floor, self.watch = job, open_images.images, open_images.floor.clone(), watch
+        self.number = self.images.number.tolist()
         self.stopped = [False] * len(self.number)
         self.done: list[Decided] = []
-        layout = self.roots.layout
-        first = opened.sub.widened(self.roots.open.shape[1], SPLITS, layout.size)
-        leaf = ~(self.roots.open[first.image] < layout.size).any(1)
+        layout, open_neurons = self.images.layout, self.images.bounds.open
+        first = open_images.sub.widened(open_neurons.shape[1], SPLITS, layout.size)
+        leaf = ~(open_neurons[first.image] < layout.size).any(1)
         self.first_leaves = first.at(leaf)
         limits = pool_limits(job.x.device, job.settings.pool_gigabytes, job.settings.spill_gigabytes)
         self.pool = Pool(first.at(~leaf), layout.size, *limits)
-        fit = fitting(layout, job.x.device, job.x.dtype, job.settings.batch) // 2
+        fit = fitting(layout.floats, job.x.device, job.x.dtype, job.settings.batch) // 2
         self.parents = affordable(job.network, job.x.device, PASSES, fit)
-        self.round = Round(self.roots, job.settings)
-        self.step = Replayed(self.round, job.x.device, job.settings.capture)
+        self.step = Step(self.images, job.settings)
+        self.replayed = Replayed(self.step, job.x.device, job.settings.capture)
         self.rounds = 0
         for number in self.number:
             job.ledger.method[number] = "bab"
@@ -162,12 +162,12 @@ class BranchAndBound:
     def _children(self, parents: Subproblems) -> Children:
         """Both halves of every parent. On a GPU the batch is filled up to one of a few sizes, which are captured."""
         count = size = len(parents)
-        if self.step.enabled:
+        if self.replayed.enabled:
             size = SMALLEST
             while size < count:
                 size *= 4
             size = max(count, min(size, self.parents))
-        out = self.step(parents.filled_up(size) if size > count else parents)
+        out = self.replayed(parents.filled_up(size) if size > count else parents)
         if size == count:
             return out
         real = torch.arange(count, device=out.leaf.device)
@@ -176,7 +176,7 @@ class BranchAndBound:
 
     def _retry(self, parents: Subproblems, reason: str) -> None:
         """Try again without graphs, then with smaller batches; at last the images of this batch end without a proof."""
-        captured = self.step.give_up()
+        captured = self.replayed.give_up()
         release()
         if captured or (reason == "memory" and len(parents) > 1):
             self.parents = self.parents if captured else max(1, len(parents) // 2)
@@ -238,7 +238,7 @@ class BranchAndBound:
         rows = rows[self._alive()[sub.image[rows]]]
         most = affordable(job.network, job.x.device, 1, default_batch(job.x.device))
         for some in torch.split(rows, most):
-            number = self.roots.number[sub.image[some]]
+            number = self.images.number[sub.image[some]]
             late = job.limit(number.tolist())
             if len(some) == 0 or late():
                 return
@@ -258,7 +258,7 @@ class BranchAndBound:
             return
         with self._charged(leaves):
             late = self.job.limit([number for number, _ in self._numbers(leaves)])
-            bound = self.round.leaf_bounds(leaves, late)
+            bound = self.step.leaf_bounds(leaves, late)
         good = proved(bound)
         self.floor = self.floor.scatter_reduce(0, leaves.image, torch.where(good, bound, torch.inf), "amin")
         leaves = leaves.at(~good)
@@ -271,7 +271,7 @@ class BranchAndBound:
         """The linear program of one leaf, within the time of its image."""
         end = self.job.ledger.now() + self.job.left([self.number[place]])
         try:
-            leaf = solve_leaf(self.roots, leaves, row, self.job.settings.lp_size, lambda: end - self.job.ledger.now())
+            leaf = solve_leaf(self.images, leaves, row, self.job.settings.lp_size, lambda: end - self.job.ledger.now())
         except OutOfTimeError:
             self._give_up(place, "timeout")
             return

@@ -1,4 +1,4 @@
-"""Replay a round as a CUDA graph, so that Python is not what the device waits for."""
+"""Replay a step of branch and bound as a CUDA graph, so that Python is not what the device waits for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipgraft.verification.round import Children
-from lipgraft.verification.subproblems import Subproblems
+from lipgraft.verification.branch_and_bound.step import Children
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 Shape = tuple[int, ...]
 
-# A capture costs a few plain rounds; a shape that is used this often is worth it. They also warm the libraries up.
+# A capture costs a few plain steps; a shape that is used this often is worth it. They also warm the libraries up.
 USES_BEFORE_CAPTURE = 3
 
 

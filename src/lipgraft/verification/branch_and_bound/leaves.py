@@ -18,11 +18,11 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from lipgraft.bounds.alpha_crown import clamped
+from lipgraft.bounds.layout import left_slope
 from lipgraft.network.graph import Activation, Input
-from lipgraft.verification.bounding import clamped
-from lipgraft.verification.layout import left_slope
-from lipgraft.verification.roots import Roots
-from lipgraft.verification.subproblems import Subproblems
+from lipgraft.verification.branch_and_bound.images import Images
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 PENALTY = 1e4  # M in the scaled program, where the margin varies by 1
 PIECE = 64  # unit vectors that go through the network between two looks at the clock
@@ -43,26 +43,26 @@ class Leaf:
     point: Tensor
 
 
-def solve_leaf(roots: Roots, sub: Subproblems, row: int, size: int, left: Left = lambda: float("inf")) -> Leaf | None:
+def solve_leaf(images: Images, sub: Subproblems, row: int, size: int, left: Left = lambda: float("inf")) -> Leaf | None:
     """Bound subproblem `row` of a batch exactly; None when the program would have more than `size` entries.
 
     OutOfTimeError when no time is left before it is solved.
     """
     image = sub.image[row : row + 1]
     neuron, sign = sub.neuron[row : row + 1], sub.sign[row : row + 1]
-    inputs = roots.low[0].numel()
-    if inputs * (int((sign != 0).sum()) + 1) > size or inputs * roots.layout.size > 64 * size:
+    inputs = images.box[0][0].numel()
+    if inputs * (int((sign != 0).sum()) + 1) > size or inputs * images.layout.size > 64 * size:
         return None
-    lower, _ = clamped(roots.lower[image], roots.upper[image], neuron, sign)
+    lower, _ = clamped(images.bounds.lower[image], images.bounds.upper[image], neuron, sign)
     split = sign[0] != 0
-    matrix, offset, margin, constant = _affine(roots, image, sub.target[row : row + 1], lower, neuron[0][split], left)
+    matrix, offset, margin, constant = _affine(images, image, sub.target[row : row + 1], lower, neuron[0][split], left)
     signs = sign[0][split].double().cpu().numpy()
     # z >= 0 (sign +1) reads -z <= 0.
     g, h = -signs[:, None] * matrix, -signs * offset
-    low, high = (end[image][0].flatten().double().cpu().numpy() for end in (roots.low, roots.high))
+    low, high = (end[image][0].flatten().double().cpu().numpy() for end in images.box)
     bound, x = _program(g, h, margin, constant, low, high, left)
-    point = torch.from_numpy(x).to(roots.low).reshape(roots.low.shape[1:])
-    inner = roots.inner[0][image][0], roots.inner[1][image][0]
+    point = torch.from_numpy(x).to(images.box[0]).reshape(images.box[0].shape[1:])
+    inner = images.inner[0][image][0], images.inner[1][image][0]
     return Leaf(bound, torch.minimum(torch.maximum(point, inner[0]), inner[1]))
 
 
@@ -101,7 +101,7 @@ def _size(variation: Array) -> Array:
 
 
 def _affine(
-    roots: Roots, image: Tensor, target: Tensor, lower: Tensor, kept: Tensor, left: Left
+    images: Images, image: Tensor, target: Tensor, lower: Tensor, kept: Tensor, left: Left
 ) -> tuple[Array, Array, Array, float]:
     """The pre-activations `kept`, z = matrix x + offset, and the margin's coefficients and constant.
 
@@ -109,11 +109,11 @@ def _affine(
 
     The network with fixed slopes is affine: its values at zero and at the unit vectors say everything.
     """
-    layout = roots.layout
+    layout = images.layout
     network = layout.network.to(dtype=torch.float64)
-    inputs = roots.low[0].numel()
+    inputs = images.box[0][0].numel()
     lows = layout.pieces(lower)
-    row = roots.margins(image, target)[0, 0, 0].double()
+    row = images.margins(image, target)[0, 0, 0].double()
 
     def values(x: Tensor) -> Tensor:
         """The kept pre-activations and the margin at points: (P, inputs) -> (P, K + 1)."""

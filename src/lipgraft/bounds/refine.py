@@ -6,37 +6,33 @@ lines are its own. Layers are done in order, each with the improved bounds of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
 from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.layout import Layout, NeuronBounds
+from lipgraft.bounds.memory import Late, fitting, never
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.network.graph import Activation, Network
-from lipgraft.verification.bounding import Bounding
-from lipgraft.verification.layout import Layout
-from lipgraft.verification.memory import fitting
-from lipgraft.verification.optimise import Steps, optimise
-from lipgraft.verification.roots import Roots
 
 
 def refine(
     network: Network,
     intervals: list[Interval],
-    box: Interval,
     which: str,
-    steps: Steps,
+    settings: AlphaSettings,
     most: int,
-    late: Callable[[], bool] = lambda: False,
+    late: Late = never,
 ) -> list[Interval]:
     """The intervals of all nodes with tighter ones where neurons were unstable. which: "none", "vectors" or "all".
 
+    most: neurons that are bounded at once.
     late: asked now and then; once it holds, what is left keeps the interval that it has.
     """
     out = list(intervals)
-    if which == "none" or steps.iterations == 0:
+    if which == "none" or settings.iterations == 0:
         return out
     exact = interval_is_exact(network)
     readers: dict[int, list[Activation]] = {}
@@ -47,7 +43,7 @@ def refine(
         image = len(network.nodes[target].shape) == 3
         if not exact[target] and (which == "all" or not image):
             wanted = torch.stack([unstable(act, *out[target]) for act in acts]).any(0)
-            out[target] = _refined(network, target, out, box, wanted.flatten(1), steps, most, late)
+            out[target] = _refined(network, target, out, wanted.flatten(1), settings, most, late)
     return out
 
 
@@ -55,35 +51,28 @@ def _refined(
     network: Network,
     target: int,
     intervals: list[Interval],
-    box: Interval,
     wanted: Tensor,
-    steps: Steps,
+    settings: AlphaSettings,
     most: int,
-    late: Callable[[], bool],
+    late: Late,
 ) -> Interval:
     """The interval of one node, improved at the wanted neurons, (B, n) boolean."""
     layout = Layout.of(network, target)
     shape = network.nodes[target].shape
-    lower, upper = (end.flatten(1).clone() for end in intervals[target])
-    number = torch.arange(len(lower), device=lower.device)
-    roots = Roots.of(layout, intervals, number, number, box)
+    bounds = NeuronBounds.of(layout, intervals)
     image, neuron = torch.nonzero(wanted, as_tuple=True)
-    if roots.open.shape[1] == 0 or len(image) == 0:
+    if bounds.open.shape[1] == 0 or len(image) == 0:
         return intervals[target]
-    inside = late if lower.device.type == "cpu" else None  # a GPU would have to wait in every step
-    for end, side in ((lower, 1.0), (upper, -1.0)):
-        for part in torch.split(torch.arange(len(image), device=image.device), _fit(layout, lower, most)):
+    lower, upper = (end.flatten(1).clone() for end in intervals[target])
+    size = fitting(layout.floats, lower.device, lower.dtype, most)
+    inside = late if lower.device.type == "cpu" else never  # a GPU would have to wait in every step
+    for end, side, best in ((lower, 1.0, torch.maximum), (upper, -1.0, torch.minimum)):
+        for part in torch.split(torch.arange(len(image), device=image.device), size):
             if late():
                 break
             where, which = image[part], neuron[part]
             rows = lower.new_zeros(len(part), end.shape[1]).scatter_(1, which[:, None], side)
-            none = neuron.new_zeros(len(part), 0)
-            bounding = Bounding(roots, where, rows.view(-1, 1, 1, *shape), none, none.to(rows.dtype))
-            found = optimise(bounding, bounding.start(), none.to(rows.dtype), steps, late=inside).bound * side
-            best = torch.maximum if side > 0 else torch.minimum
-            end[where, which] = best(end[where, which], found)
+            function = LowerBound(bounds, where, rows.view(-1, 1, 1, *shape))
+            found = optimise(function, function.start(), function.no_splits(), settings, late=inside)
+            end[where, which] = best(end[where, which], found.bound * side)
     return lower.view(-1, *shape), upper.view(-1, *shape)
-
-
-def _fit(layout: Layout, like: Tensor, most: int) -> int:
-    return fitting(layout, like.device, like.dtype, most)

@@ -13,10 +13,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Subproblems:
-    """image: (B,), row of Roots; target: (B,), the class that must stay below the true one; bound: (B,), proved so far.
+    """B subproblems.
 
-    alpha: (B, U), one per open neuron of the image; depth: (B,), number of splits; neuron, sign, beta: (B, D), the
-    splits (see `Bounding`) with their multipliers, in the order they were made.
+    image: (B,), row of `Images`; target: (B,), the class that must stay below the true one.
+    bound: (B,), proved so far.
+    alpha: (B, U), one per open neuron of the image.
+    depth: (B,), number of splits.
+    neuron, sign, beta: (B, D), the splits (see `LowerBound`) with their multipliers, in the order they were made.
     """
 
     image: Tensor

@@ -1,0 +1,228 @@
+"""alpha-CROWN, with splits: choose the lines (alpha) and the multipliers (beta) so that a lower bound is high.
+
+A subproblem is a row over the box of an image, with the image's pre-activation bounds, clamped where it has split a
+neuron: z >= 0 lifts the lower bound to zero, z <= 0 drops the upper one. The split itself enters as a multiplier
+beta >= 0 on z <= 0 or -z <= 0, added to the coefficient of z. Any alpha in [0, 1] and any beta >= 0 give a sound bound,
+so a bound above zero is a proof however it was found; for a split that leaves no input at all it grows beyond every
+limit.
+
+`LowerBound` and, without `early` and `late`, `optimise` neither wait for the device nor depend on values in Python, so
+that they can be captured as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lipgraft.bounds.backward import Relaxed, Rows, Substitution
+from lipgraft.bounds.crown import Prepared, specification_bounds
+from lipgraft.bounds.layout import Layout, NeuronBounds
+from lipgraft.bounds.memory import Late, never
+from lipgraft.bounds.numerics import guard_lower, proved
+from lipgraft.bounds.relaxations import Lines, family, relax
+from lipgraft.settings import setting
+
+FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
+
+
+@dataclass(frozen=True)
+class AlphaSettings:
+    """How the lines are optimised."""
+
+    iterations: int = setting(20, "Steps of projected Adam.")
+    lr: float = setting(0.1, "Step size of Adam.")
+    decay: float = setting(0.98, "Factor on the step size after every step.")
+
+
+def alpha_crown(prepared: Prepared, C: Tensor, settings: AlphaSettings, late: Late = never) -> Tensor:
+    """Lower bounds of C f(x), (B, G, S, n) -> (B, G, S), never worse than CROWN's. Each row has lines of its own.
+
+    late: asked after every step; once it holds, no more are taken.
+    """
+    crown = specification_bounds(prepared, C)
+    bounds = NeuronBounds.of(Layout.of(prepared.network, prepared.network.output), prepared.intervals)
+    if bounds.open.shape[1] == 0:
+        return crown
+    function = LowerBound(bounds, torch.arange(len(C), device=C.device), C.flatten(1, 2).unsqueeze(1))
+    found = optimise(function, function.start(), function.no_splits(), settings, late=late)
+    return torch.maximum(found.bound.view_as(crown), crown)
+
+
+class LowerBound:
+    """The lower bounds of B subproblems as a function of their lines and multipliers.
+
+    Each has R rows, with lines of their own: P = B R bounds in all. Splits need R = 1.
+    """
+
+    def __init__(
+        self,
+        bounds: NeuronBounds,
+        image: Tensor,
+        rows: Tensor,
+        neuron: Tensor | None = None,
+        sign: Tensor | None = None,
+    ) -> None:
+        """image: (B,), row of bounds; rows: (B, 1, R, *target shape), at the layout's target.
+
+        neuron, sign: (B, D), the splits; none by default. A split is a neuron of the flat axis with sign +1 for z >= 0
+        or -1 for z <= 0; sign 0 and neuron N fill up.
+        """
+        self.layout, self.rows = bounds.layout, rows
+        self.root = (bounds.root[0][image], bounds.root[1][image])
+        self.neuron = image.new_zeros(len(image), 0) if neuron is None else neuron
+        self.sign = rows.new_zeros(len(image), 0) if sign is None else sign
+        lower, upper = clamped(bounds.lower[image], bounds.upper[image], self.neuron, self.sign)
+        highs = self.layout.pieces(upper)
+        self.pre = {i: (lb, highs[i]) for i, lb in self.layout.pieces(lower).items()}
+        bent = [i for i in self.pre if i not in self.layout.curved]
+        self.lines = {i: relax(self.layout.activation(i), *self.pre[i]) for i in bent}
+        self.families = {i: family(self.layout.activation(i), *self.pre[i]) for i in self.layout.curved}
+        slopes = {i: self.lines[i].lower_slope if i in self.lines else ends[0] for i, ends in self.pre.items()}
+        self.base = self._by_row(torch.cat([*(s.flatten(1) for s in slopes.values()), lower[:, -1:]], 1))
+        open_ = bounds.open[image]
+        self.open = self._by_row(open_)
+        self.lower, self.upper = self._by_row(lower.gather(1, open_)), self._by_row(upper.gather(1, open_))
+        self.free = (self.lower < 0) & (self.upper > 0)
+        self.stable_slope = self.base.gather(1, self.open)
+        self.negative_slope = self.layout.negative_slope[self.open]
+
+    def start(self) -> Tensor:
+        """The alpha that plain CROWN takes: (P, k U)."""
+        if not self.open.shape[1]:
+            return self.no_splits()
+        return torch.cat([part.gather(1, self.open) for part in self._crown_alpha], 1)
+
+    def no_splits(self) -> Tensor:
+        """The beta of subproblems without splits: (P, 0)."""
+        return self.base.new_zeros(len(self.base), 0)
+
+    def value(self, alpha: Tensor, beta: Tensor, record: dict[int, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The bounds, (P,), and the rows at the root, (P, *root shape). Differentiable.
+
+        alpha: (P, k U), in [0, 1]: k free parameters of each open neuron, where k is `layout.parameters`.
+        beta: (P, D), >= 0, a multiplier of each split.
+        record: filled with the coefficients of each activation's output, (B, 1, R, *shape).
+        """
+        layout = self.layout
+        shifts: dict[int, Tensor] = {}
+        if self.neuron.shape[1]:
+            shifts = layout.pieces(torch.zeros_like(self.base).scatter_add(1, self.neuron, -self.sign * beta))
+        relaxed = Relaxed(self._lines_at(alpha), self.root, shifts)
+        walk = Substitution(layout.network, layout.path, relaxed, None, record)
+        const = self.rows.new_zeros(self.rows.shape[:3])
+        rows, const = walk.to_root(Rows(self.rows), const, layout.path.target)
+        return (const + walk.minimum(rows)).flatten(), rows.data.flatten(0, 2)
+
+    def _lines_at(self, alpha: Tensor) -> dict[int, Lines]:
+        """The lines of every activation. Where it bends at zero alone, only its lower slope is free."""
+        layout, count = self.layout, self.rows.shape[2]
+        parts = alpha.reshape(len(alpha), layout.parameters, -1 if alpha.shape[1] else 0).unbind(1)
+        slope = self.negative_slope + parts[0] * (1 - self.negative_slope)
+        slopes = self.base.scatter(1, self.open, torch.where(self.free, slope, self.stable_slope))
+        lower_slope = layout.pieces(slopes, count)
+        lines = {i: replace(line, lower_slope=lower_slope[i]) for i, line in self.lines.items()}
+        if self.families:
+            both = zip(self._crown_alpha, parts, strict=True)
+            chosen = [layout.pieces(crown.scatter(1, self.open, part), count) for crown, part in both]
+            for i, family_of_lines in self.families.items():
+                lines[i] = family_of_lines(torch.stack([pieces[i] for pieces in chosen]))
+        return lines
+
+    @cached_property
+    def _crown_alpha(self) -> list[Tensor]:
+        """CROWN's parameters of all neurons: k tensors (P, N + 1). Neurons with fewer than k repeat their last one."""
+        layout = self.layout
+        starts = {i: layout.activation(i).curve.start(*ends) for i, ends in self.pre.items()}
+        flat = [layout.flat({i: s[min(j, len(s) - 1)] for i, s in starts.items()}) for j in range(layout.parameters)]
+        return [self._by_row(F.pad(part, (0, 1))) for part in flat]
+
+    def _by_row(self, values: Tensor) -> Tensor:
+        """(B, n) -> (P, n): each subproblem's values for each of its rows."""
+        count = self.rows.shape[2]
+        return values if count == 1 else values.repeat_interleave(count, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Optimised:
+    """bound: (P,), the best seen; alpha, beta: what gave it; rows: (P, *root shape), of the last evaluation."""
+
+    bound: Tensor
+    alpha: Tensor
+    beta: Tensor
+    rows: Tensor
+
+
+def optimise(
+    function: LowerBound,
+    alpha: Tensor,
+    beta: Tensor,
+    settings: AlphaSettings,
+    *,
+    lr_beta: float = 0.0,
+    early: bool = False,
+    late: Late = never,
+) -> Optimised:
+    """The best bounds over the steps of projected Adam. alpha: (P, k U) in [0, 1]; beta: (P, D) >= 0.
+
+    lr_beta: the step size for the multipliers; it decays like that for the lines.
+    early: stop when all are proved; this waits for the device in every step, so it is for CPUs.
+    late: asked after every step, which may wait for the device too; once it holds, the best bound so far is the result.
+    """
+    best = torch.full_like(function.base[:, 0], -torch.inf)
+    best_alpha, best_beta = alpha, beta
+    climb_alpha, climb_beta = Adam(alpha), Adam(beta)
+    scale = 1.0
+    for t in range(settings.iterations + 1):
+        last = t == settings.iterations
+        if last:
+            bound, rows = function.value(alpha, beta)
+        else:
+            a, b = alpha.detach().requires_grad_(), beta.detach().requires_grad_()
+            with torch.enable_grad():
+                bound, rows = function.value(a, b)
+                last = not bound.requires_grad  # an affine function has nothing to choose
+                if not last:
+                    gradient = torch.autograd.grad(bound.sum(), [a, b], materialize_grads=True)
+        bound, rows = guard_lower(bound.detach()), rows.detach()
+        better = bound > best
+        best = torch.where(better, bound, best)
+        best_alpha = torch.where(better[:, None], alpha, best_alpha)
+        best_beta = torch.where(better[:, None], beta, best_beta)
+        if last or (early and bool(proved(best).all())) or late():
+            break
+        alpha = (alpha + settings.lr * scale * climb_alpha.direction(gradient[0])).clamp(0, 1)
+        beta = (beta + lr_beta * scale * climb_beta.direction(gradient[1])).clamp(min=0)
+        scale *= settings.decay
+    return Optimised(best, best_alpha, best_beta, rows)
+
+
+class Adam:
+    """Adam's direction of ascent for one tensor. `torch.optim` would load PyTorch's compiler, which takes seconds."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.first, self.second = torch.zeros_like(like), torch.zeros_like(like)
+        self.steps = 0
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """The next step of ascent, of size 1. What is not finite in the gradient counts as zero."""
+        self.steps += 1
+        gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+        self.first.lerp_(gradient, 1 - FIRST)
+        self.second.mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
+        mean, square = self.first / (1 - FIRST**self.steps), self.second / (1 - SECOND**self.steps)
+        return mean / (square.sqrt() + TINY)
+
+
+def clamped(lower: Tensor, upper: Tensor, neuron: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds after splits. lower, upper: (B, N + 1), neuron, sign: (B, D)."""
+    if not neuron.shape[1]:
+        return lower, upper
+    low, high = lower.gather(1, neuron), upper.gather(1, neuron)
+    low = torch.where(sign > 0, low.clamp(min=0), low)
+    high = torch.where(sign < 0, high.clamp(max=0), high)
+    return lower.scatter(1, neuron, low), upper.scatter(1, neuron, high)

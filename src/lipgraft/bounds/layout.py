@@ -1,0 +1,176 @@
+"""All neurons that matter to one target, side by side on one axis, and their bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lipgraft.bounds.geometry import Plan, dense_plan
+from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.neurons import positions
+from lipgraft.bounds.relaxations import unstable
+from lipgraft.network.graph import Activation, Input, Network
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """places[i]: where the neurons of activation i stand on the flat axis of `size` neurons.
+
+    Flat tensors that are written to by neuron have one more column, `size`, which stands for "no neuron".
+    """
+
+    network: Network
+    path: Plan
+    places: dict[int, slice]
+    size: int
+
+    @staticmethod
+    def of(network: Network, target: int) -> Layout:
+        """The activations between the input and node `target`."""
+        path = dense_plan(network, target)
+        places: dict[int, slice] = {}
+        size = 0
+        for i, node in network.activations():
+            if i in path.windows and i > path.root:
+                places[i] = slice(size, size + math.prod(node.shape))
+                size = places[i].stop
+        return Layout(network, path, places, size)
+
+    @property
+    def floats(self) -> int:
+        """Numbers that one row with lines of its own takes, about."""
+        return max(self.size, self.path.floats)
+
+    def activation(self, i: int) -> Activation:
+        node = self.network.nodes[i]
+        assert isinstance(node, Activation)
+        return node
+
+    def flat(self, values: Mapping[int, Tensor]) -> Tensor:
+        """{activation: (B, ..., *shape)} -> (B, size); the axes between are of length 1."""
+        parts = [values[i].reshape(len(values[i]), -1) for i in self.places]
+        return torch.cat(parts, 1)
+
+    def pieces(self, flat: Tensor, rows: int = 1) -> dict[int, Tensor]:
+        """(B rows, size or more) -> {activation: (B, 1, rows, *shape)}."""
+        # One split, whose gradient is one copy; that of a slice would be as large as `flat`.
+        sizes = [place.stop - place.start for place in self.places.values()]
+        parts = flat.split_with_sizes([*sizes, flat.shape[1] - self.size], 1)
+        return {
+            i: part.reshape(-1, 1, rows, *self.network.nodes[i].shape)
+            for i, part in zip(self.places, parts[:-1], strict=True)
+        }
+
+    @cached_property
+    def curved(self) -> list[int]:
+        """The activations whose lines a slope at zero does not describe, as a sigmoid's."""
+        return [
+            i for i in self.places if not is_line(self.activation(i)) and not self.activation(i).curve.splits_at_zero
+        ]
+
+    @cached_property
+    def parameters(self) -> int:
+        """The most free parameters that the lines of a neuron have."""
+        zero = torch.zeros(1)
+        return max((len(self.activation(i).curve.start(zero, zero)) for i in self.curved), default=1)
+
+    @cached_property
+    def negative_slope(self) -> Tensor:
+        """(size + 1,): the slope of each activation left of zero."""
+        out = self._like().new_zeros(self.size + 1)
+        for i, place in self.places.items():
+            out[place] = left_slope(self.activation(i))
+        return out
+
+    @cached_property
+    def bias(self) -> Tensor:
+        """(size + 1,): each pre-activation's value when all activations and the input are zero."""
+        zero = self._like()
+        values: list[Tensor] = []
+        for node in self.network.nodes:
+            if isinstance(node, Input | Activation):
+                values.append(zero.new_zeros(1, *node.shape))
+            else:
+                values.append(node.forward(*(values[j] for j in node.inputs)))
+        out = zero.new_zeros(self.size + 1)
+        for i, place in self.places.items():
+            out[place] = values[self.network.nodes[i].inputs[0]].flatten()
+        return out
+
+    def _like(self) -> Tensor:
+        """Some floating-point tensor of the network: its device and dtype are those of all work."""
+        tensors = (t for node in self.network.nodes for t in vars(node).values() if isinstance(t, Tensor))
+        return next((t for t in tensors if t.is_floating_point()), torch.zeros(()))
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronBounds:
+    """The pre-activation bounds of I boxes on the layout's flat axis of N neurons.
+
+    root: the interval of the input-like root, each end (I, *root shape).
+    lower, upper: (I, N + 1), zero in the last column.
+    open: (I, U), the neurons whose lines are free to choose (unstable, not grafted), filled up with N.
+    """
+
+    layout: Layout
+    root: Interval
+    lower: Tensor
+    upper: Tensor
+    open: Tensor
+
+    @staticmethod
+    def of(layout: Layout, intervals: Sequence[Interval]) -> NeuronBounds:
+        """intervals: of every node of the network, as `bounds.crown.Prepared` holds them."""
+        root = intervals[layout.path.root]
+        nodes = {i: layout.activation(i) for i in layout.places}
+        pre = {i: intervals[node.inputs[0]] for i, node in nodes.items()}
+        if not nodes:
+            none = root[0].new_zeros(len(root[0]), 0)
+            return NeuronBounds(layout, root, F.pad(none, (0, 1)), F.pad(none, (0, 1)), none.long())
+        loose = layout.flat({i: unstable(node, *pre[i]) for i, node in nodes.items()})
+        return NeuronBounds(
+            layout=layout,
+            root=root,
+            lower=F.pad(layout.flat({i: ends[0] for i, ends in pre.items()}), (0, 1)),
+            upper=F.pad(layout.flat({i: ends[1] for i, ends in pre.items()}), (0, 1)),
+            open=positions(loose, layout.size)[0],
+        )
+
+    @staticmethod
+    def cat(parts: Sequence[NeuronBounds]) -> NeuronBounds:
+        """All boxes of several groups."""
+        width = max(part.open.shape[1] for part in parts)
+        size = parts[0].layout.size
+        return NeuronBounds(
+            layout=parts[0].layout,
+            root=(torch.cat([p.root[0] for p in parts]), torch.cat([p.root[1] for p in parts])),
+            lower=torch.cat([p.lower for p in parts]),
+            upper=torch.cat([p.upper for p in parts]),
+            open=torch.cat([F.pad(p.open, (0, width - p.open.shape[1]), value=size) for p in parts]),
+        )
+
+    def at(self, boxes: Tensor) -> NeuronBounds:
+        """Some of the boxes. boxes: an index or a boolean mask."""
+        root = (self.root[0][boxes], self.root[1][boxes])
+        return NeuronBounds(self.layout, root, self.lower[boxes], self.upper[boxes], self.open[boxes])
+
+
+def left_slope(node: Activation) -> float:
+    """The slope left of zero; a smooth curve has none, and stands here only when it is grafted throughout."""
+    return node.curve.slopes[0] if node.curve.splits_at_zero else 0.0
+
+
+def is_line(node: Activation) -> bool:
+    """Whether all of its neurons are grafted."""
+    return node.graft is not None and bool(node.graft.mask.all())
+
+
+def piecewise_linear(network: Network) -> bool:
+    """Whether every activation that is not wholly grafted can be split at zero into two lines."""
+    return all(node.curve.splits_at_zero or is_line(node) for _, node in network.activations())

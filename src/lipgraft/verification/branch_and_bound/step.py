@@ -1,0 +1,115 @@
+"""One step of branch and bound: choose neurons, split, bound both halves, and look for counterexamples on the way.
+
+Shapes depend on the number of subproblems alone and nothing waits for the device: the step can be captured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
+from lipgraft.bounds.memory import Late
+from lipgraft.verification.branch_and_bound.branching import Neurons, branching_named
+from lipgraft.verification.branch_and_bound.images import Images
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.settings import VerifySettings
+
+LOWEST = -1e30  # keeps a gain finite, so that a neuron that cannot be split never looks better
+
+
+@dataclass(frozen=True, eq=False)
+class Children:
+    """sub: the 2 P halves; leaf: (2P,), nothing is left to split; point: (2P, *input), where the bound is attained.
+
+    margin: (2P,), the true class's logit minus the strongest other one at that point; negative: a counterexample.
+    """
+
+    sub: Subproblems
+    leaf: Tensor
+    point: Tensor
+    margin: Tensor
+
+
+class Step:
+    """Bounds and splits the subproblems of these images."""
+
+    def __init__(self, images: Images, settings: VerifySettings) -> None:
+        self.images, self.settings = images, settings
+        self.branching = branching_named(settings.branching)
+        self.early = images.y.device.type == "cpu"
+
+    def __call__(self, parents: Subproblems) -> Children:
+        """parents: P subproblems, each with at least one neuron to split."""
+        children = parents.split(self.decide(parents))
+        function = self.lower_bound(children)
+        alpha = AlphaSettings(self.settings.bab_iterations, self.settings.lr_alpha, self.settings.decay)
+        found = optimise(
+            function, children.alpha, children.beta, alpha, lr_beta=self.settings.lr_beta, early=self.early
+        )
+        # A half lies inside its parent, so what was proved of the parent holds for it too.
+        bound = torch.maximum(found.bound, children.bound)
+        point = self.images.corner(children.image, found.rows)
+        return Children(
+            replace(children, bound=bound, alpha=found.alpha, beta=found.beta),
+            ~function.free.any(1),
+            point,
+            self.images.margin_at(children.image, point),
+        )
+
+    def lower_bound(self, sub: Subproblems) -> LowerBound:
+        rows = self.images.margins(sub.image, sub.target)
+        return LowerBound(self.images.bounds, sub.image, rows, sub.neuron, sub.sign)
+
+    def leaf_bounds(self, leaves: Subproblems, late: Late) -> Tensor:
+        """Bounds of fully split subproblems, whose multipliers alone are free: (B,). late: ends the optimisation."""
+        alpha = AlphaSettings(self.settings.leaf_iterations, self.settings.lr_alpha, self.settings.decay)
+        found = optimise(
+            self.lower_bound(leaves),
+            leaves.alpha,
+            leaves.beta,
+            alpha,
+            lr_beta=self.settings.lr_beta,
+            early=self.early,
+            late=late,
+        )
+        return torch.maximum(found.bound, leaves.bound)
+
+    def decide(self, parents: Subproblems) -> Tensor:
+        """The neuron that each subproblem splits: (P,), on the flat axis."""
+        function = self.lower_bound(parents)
+        record: dict[int, Tensor] = {}
+        function.value(parents.alpha, parents.beta, record)
+        layout = self.images.layout
+        neurons = Neurons(
+            layout.flat(record).gather(1, function.open.clamp(max=layout.size - 1)),
+            function.lower,
+            function.upper,
+            layout.bias[function.open],
+            function.negative_slope,
+        )
+        score = torch.nan_to_num(self.branching.score(neurons), nan=0.0)
+        score = torch.where(function.free, score, -torch.inf)
+        if not self.branching.tries or score.shape[1] == 1:
+            return _pick(function.open, score.argmax(1))
+        best, choice = score.topk(min(self.settings.candidates, score.shape[1]), 1)
+        pairs = zip(best.unbind(1), choice.unbind(1), strict=True)
+        gains = [self._gain(parents, _pick(function.open, place), value) for value, place in pairs]
+        return _pick(function.open, _pick(choice, torch.stack(gains, 1).argmax(1)))
+
+    def _gain(self, parents: Subproblems, neuron: Tensor, score: Tensor) -> Tensor:
+        """What is still to prove in both halves of a split, min(bound, 0) summed, without optimising. (P,).
+
+        -inf if the neuron cannot be split. The sum needs fewer subproblems than the worse half alone would.
+        """
+        children = parents.split(neuron)
+        bound, _ = self.lower_bound(children).value(children.alpha, children.beta)
+        left = torch.nan_to_num(torch.maximum(bound, children.bound), nan=LOWEST).clamp(LOWEST, 0)
+        return torch.where(torch.isfinite(score), left.view(2, -1).sum(0), -torch.inf)
+
+
+def _pick(table: Tensor, column: Tensor) -> Tensor:
+    """table: (B, k), column: (B,) -> (B,)."""
+    return table.gather(1, column[:, None]).squeeze(1)

@@ -1,0 +1,106 @@
+"""alpha-CROWN: optimised lines for the margins that CROWN leaves open, after optimised bounds of hidden neurons."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
+from lipgraft.bounds.layout import Layout, NeuronBounds, piecewise_linear
+from lipgraft.bounds.memory import Late, fitting, never
+from lipgraft.bounds.numerics import proved
+from lipgraft.bounds.refine import refine
+from lipgraft.verification.branch_and_bound.images import Images, OpenImages
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.job import Job
+from lipgraft.verification.ledger import Outcome
+from lipgraft.verification.stages.crown import OpenMargins
+
+
+@torch.no_grad()
+def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
+    """Optimised lines for the margins that CROWN leaves open; what they leave open can be branched on.
+
+    Smooth activations as sigmoid have no kink to split at: for their networks this is the last stage.
+    """
+    images, settings, margins = left.images, job.settings, left.margins
+    late, branches = job.limit(images), piecewise_linear(job.network)
+    with job.ledger.share(images):
+        index = job.index(images)
+        intervals = left.intervals
+        if branches:  # all subproblems of an image gain by tighter neurons
+            alpha = AlphaSettings(settings.refine_iterations, settings.lr_root, settings.decay)
+            intervals = refine(job.network, intervals, settings.refine, alpha, settings.batch, late)
+        shared = Images(
+            NeuronBounds.of(Layout.of(job.network, job.network.output), intervals),
+            index,
+            job.y[index],
+            (job.box.lower[index], job.box.upper[index]),
+            (job.inner.lower[index], job.inner.upper[index]),
+        )
+        sub, broken = _margins(job, images, shared, left.target, margins, late)
+    proved_margins = proved(margins)
+    out = Outcome[OpenImages]()
+    rest: list[int] = []
+    for place, (image, done) in enumerate(zip(images, proved_margins.all(1).tolist(), strict=True)):
+        if place in broken:
+            point, margin = broken[place]
+            out.decided.append(job.ledger.verdict(image, "falsified", counterexample=point, margin=margin))
+        elif done:
+            out.decided.append(job.ledger.verdict(image, "verified"))
+        elif not branches:
+            out.decided.append(job.ledger.verdict(image, "unknown", reason="timeout" if late() else "gap"))
+        else:
+            rest.append(place)
+    if rest:
+        floor = torch.where(proved_margins, margins, torch.inf).amin(1)
+        out.rest.append(OpenImages(shared, sub.at(~proved(sub.bound)), floor).at(job.index(rest)))
+    return out
+
+
+Broken = dict[int, tuple[Tensor, float]]
+"""Counterexample and margin of images, by their place in a list."""
+
+
+def _margins(
+    job: Job, images: list[int], shared: Images, target: Tensor, margins: Tensor, late: Late
+) -> tuple[Subproblems, Broken]:
+    """Optimise the lines of every margin that is not proved; margins (B, S) is improved in place.
+
+    When the time is over, the margins that are left keep CROWN's bounds and lines.
+    """
+    settings = job.settings
+    image, row = torch.nonzero(~proved(margins), as_tuple=True)
+    steps = AlphaSettings(settings.alpha_iterations, settings.lr_root, settings.decay)
+    on_cpu = job.x.device.type == "cpu"
+    parts: list[Subproblems] = []
+    broken: Broken = {}
+    size = fitting(shared.layout.floats, job.x.device, job.x.dtype, settings.batch)
+    for some in torch.split(torch.arange(len(image), device=image.device), size):
+        where, goal = image[some], target[image[some], row[some]]
+        function = LowerBound(shared.bounds, where, shared.margins(where, goal))
+        alpha, beta, bound = function.start(), function.no_splits(), margins[where, row[some]]
+        if not late():
+            # On a GPU a look at the clock in every step would make it wait.
+            found = optimise(function, alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
+            alpha, bound = found.alpha, torch.maximum(found.bound, bound)
+            margins[where, row[some]] = bound
+            point = shared.corner(where, found.rows)
+            broken |= _confirmed(job, images, where, point, shared.margin_at(where, point))
+        parts.append(
+            Subproblems(where, goal, bound, alpha, torch.zeros_like(where), function.neuron, function.sign, beta)
+        )
+    job.ledger.note(images, margins, "alpha-crown")
+    return Subproblems.cat(parts), broken
+
+
+def _confirmed(job: Job, images: list[int], image: Tensor, point: Tensor, margin: Tensor) -> Broken:
+    """The images that have a point of negative margin which the model misclassifies indeed."""
+    out: Broken = {}
+    for row in torch.nonzero(margin < 0).flatten().tolist():
+        place = int(image[row])
+        if place not in out:
+            seen = job.replay(images[place], point[row])
+            if seen is not None:
+                out[place] = seen
+    return out
