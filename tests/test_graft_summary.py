@@ -109,6 +109,8 @@ def test_the_command_speaks_json_compares_and_takes_settings(checkpoint, tmp_pat
     ],
 )
 def test_the_command_refuses_mistakes_before_it_scores(checkpoint, words, message, monkeypatch):
-    monkeypatch.setattr("lipgraft.grafting.score", lambda *_, **__: pytest.fail("scored in spite of the mistake"))
+    monkeypatch.setattr(
+        "lipgraft.grafting.sequence.score", lambda *_, **__: pytest.fail("scored in spite of the mistake")
+    )
     with pytest.raises(SettingsError, match=message):
         command(checkpoint, *DIGITS, *words)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Literal
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from lipgraft.bounds import bound
@@ -36,14 +33,14 @@ def score(
     high: float | None = 1.0,
     slope: float = 0.4,
     neurons: Literal["all", "needed"] = "all",
-    progress: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Scores:
     """The scores over the images x (N, *input shape), on the model's device, `batch` images at a time.
 
     eps, low, high: the boxes, as for `Box.linf`. bounds: a method of `lipgraft.bounds.bound`. y: labels (N,), needed
     by gradient significance alone. slope: the line the gain is reckoned for. neurons: "all" bounds every neuron by the
     method; "needed" leaves a neuron that a cheaper bound proves stable with that bound (same s_u, looser widths).
-    progress: True shows a bar, None shows it on a terminal only.
+    progress: called after each batch with the images scored so far and their number.
     """
     with full_precision():
         x, eps = pixels(x, low, high), float(radii(eps, 1)[0])
@@ -58,7 +55,8 @@ def score(
             node.name: Accumulator.empty(node, slope, like, with_gradient=y is not None)
             for _, node in network.activations()
         }
-        for rows in _batches(len(x), batch, progress):
+        for first in range(0, len(x), batch):
+            rows = slice(first, first + batch)
             images, classes = x[rows].to(like), None if y is None else y[rows].to(like.device)
             box = Box.linf(images, eps, low=low, high=high)
             layers = bound(bounded, box, method=bounds, neurons=neurons).layers
@@ -66,6 +64,8 @@ def score(
             with torch.no_grad():
                 for name, total in sums.items():
                     total.add(*layers[name], *sizes[name])
+            if progress is not None:
+                progress(min(first + batch, len(x)), len(x))
         _check_finite(sums)
         return Scores(_scores(network, sums, len(x)), len(x), tuple(x.shape[1:]), eps, bounds, slope)
 
@@ -100,14 +100,6 @@ def _scores(network: Network, sums: dict[str, Accumulator], count: int) -> dict[
         )
         for name, total in sums.items()
     }
-
-
-def _batches(count: int, batch: int, progress: bool | None) -> Iterator[slice]:
-    slices = [slice(i, i + batch) for i in range(0, count, batch)]
-    shown = sys.stderr.isatty() if progress is None else progress
-    if not shown:
-        return iter(slices)
-    return iter(track(slices, "scoring neurons", console=Console(stderr=True), transient=True))
 
 
 def _like(network: Network, x: Tensor) -> Tensor:
