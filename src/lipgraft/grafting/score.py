@@ -18,7 +18,7 @@ from lipgraft.grafting.scores.weighted_interval import s_wi
 from lipgraft.grafting.scores.weights import weight_factor
 from lipgraft.grafting.traced import traced
 from lipgraft.inputs import check_classes, labels, pixels, radii
-from lipgraft.network import Network, expanded, full_precision
+from lipgraft.network import Network, expanded, full_precision, like
 
 
 def score(
@@ -50,14 +50,14 @@ def score(
         bounded = expanded(network)
         if y is not None:
             check_classes(y, network.output_shape[0])
-        like = _like(network, x)
+        number = like(network, x)
         sums = {
-            node.name: Accumulator.empty(node, slope, like, with_gradient=y is not None)
+            node.name: Accumulator.empty(node, slope, number, with_gradient=y is not None)
             for _, node in network.activations()
         }
         for first in range(0, len(x), batch):
             rows = slice(first, first + batch)
-            images, classes = x[rows].to(like), None if y is None else y[rows].to(like.device)
+            images, classes = x[rows].to(number), None if y is None else y[rows].to(number.device)
             box = Box.linf(images, eps, low=low, high=high)
             layers = bound(bounded, box, method=bounds, neurons=neurons).layers
             sizes = significance(network, images, classes)
@@ -100,12 +100,3 @@ def _scores(network: Network, sums: dict[str, Accumulator], count: int) -> dict[
         )
         for name, total in sums.items()
     }
-
-
-def _like(network: Network, x: Tensor) -> Tensor:
-    """Some number of the network, for its dtype and device."""
-    for node in network.nodes:
-        for value in vars(node).values():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                return value
-    return x

@@ -12,7 +12,7 @@ from lipgraft.bounds import METHODS
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.inputs import pixels, radii, seeded
-from lipgraft.network import Network, agree, full_precision, subject, trace
+from lipgraft.network import Network, agree, full_precision, like, subject, trace
 from lipgraft.sensitivity import jacobian, sampled, upper  # noqa: F401  (they fill the registry)
 from lipgraft.sensitivity.problem import NOTIONS, Problem
 from lipgraft.sensitivity.settings import LipschitzSettings
@@ -57,11 +57,11 @@ def lipschitz(
         network = (model if isinstance(model, Network) else trace(model, tuple(x.shape[1:]))).to()
         if tuple(x.shape[1:]) != network.input_shape:
             raise SettingsError(f"the inputs have shape {tuple(x.shape[1:])}, the network takes {network.input_shape}.")
-        x = x.to(_like(network, x))
+        x = x.to(like(network, x))
         dtype = torch.promote_types(x.dtype, torch.float32)
         box = Box.linf(x, eps, low=low, high=high)
         if isinstance(model, nn.Module):
-            agree(network, model, box)
+            agree(network, model, box.lower, box.upper)
         if chosen.double:
             x, network = x.double(), network.to(dtype=torch.float64)
             box = Box.linf(x, eps, low=low, high=high)
@@ -93,9 +93,3 @@ def _check(batch: int | None, settings: LipschitzSettings) -> None:
         raise SettingsError("the Jacobian bound needs branches >= 0, iterations >= 1 and together >= 0.")
     if settings.samples < 1 or settings.steps < 0:
         raise SettingsError(f"sampling needs samples >= 1 and steps >= 0, got {settings.samples} and {settings.steps}.")
-
-
-def _like(network: Network, x: Tensor) -> Tensor:
-    """Some number of the network, for its dtype and device."""
-    tensors = (value for node in network.nodes for value in vars(node).values() if isinstance(value, Tensor))
-    return next((t for t in tensors if t.is_floating_point()), x)

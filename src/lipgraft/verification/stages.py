@@ -35,7 +35,7 @@ def clean(job: Job, images: list[int]) -> Sorted:
     ledger = job.ledger
     with ledger.share(images):
         index = job.index(images)
-        agree(job.network, job.model, job.box[index])
+        agree(job.network, job.model, job.box.lower[index], job.box.upper[index])
         logits = job.logits(job.x[index])
         margin = -worst_margin(logits, job.y[index])
         sound = torch.isfinite(logits).all(1) & job.finite[index]
