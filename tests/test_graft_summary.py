@@ -22,7 +22,7 @@ def scores_with(s_u: dict[str, list[int]], count: int) -> Scores:
         fields = {name: torch.ones(len(values)) for name in LayerScores.__dataclass_fields__}
         return LayerScores(**{**fields, "s_u": torch.tensor(values)})
 
-    return Scores({name: layer(v) for name, v in s_u.items()}, count, (3,), 0.1, "crown", 0.4)
+    return Scores({name: layer(v) for name, v in s_u.items()}, count, (3,))
 
 
 def test_unstable_neurons_that_are_grafted_leave_the_count_and_stay_in_the_denominator():

@@ -6,7 +6,7 @@ from lipgraft.grafting.calibration import calibration_set, calibration_size
 from lipgraft.grafting.criteria import CRITERIA
 from lipgraft.grafting.lines import LINES, Line, check_lines, chosen_lines, fit_lines
 from lipgraft.grafting.score import score
-from lipgraft.grafting.scores.table import LayerScores, Scores
+from lipgraft.grafting.scores import LayerScores, Scores
 from lipgraft.grafting.select import check_selection, select
 from lipgraft.grafting.sequence import Plan, graft, plan
 from lipgraft.grafting.summary import Overlap, Summary, masks_of, overlap, summarise

@@ -10,9 +10,9 @@ from torch import Tensor, fx, nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError, unknown_name
 from lipgraft.grafting.activation import GraftedActivation
+from lipgraft.grafting.graph import input_shape_of, traced
 from lipgraft.grafting.lines import Line
 from lipgraft.grafting.rewrite import called_activation, called_once, overwrites_shared_input, rewrite
-from lipgraft.grafting.traced import input_shape_of, traced
 from lipgraft.network import activation_calls, like
 from lipgraft.network.graph import Shape
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -11,14 +12,11 @@ from torch import Tensor, nn
 from lipgraft.bounds import bound
 from lipgraft.box import Box
 from lipgraft.errors import DataError, NumericalError, SettingsError
-from lipgraft.grafting.accumulate import Accumulator
-from lipgraft.grafting.scores.significance import significance
-from lipgraft.grafting.scores.table import LayerScores, Scores
-from lipgraft.grafting.scores.weighted_interval import s_wi
-from lipgraft.grafting.scores.weights import weight_factor
-from lipgraft.grafting.traced import traced
+from lipgraft.grafting.graph import traced
+from lipgraft.grafting.scores import LayerScores, Scores, gain, s_u, s_wi, significance
+from lipgraft.grafting.weights import weight_factor
 from lipgraft.inputs import check_classes, labels, pixels, radii
-from lipgraft.network import Network, expanded, full_precision, like
+from lipgraft.network import Activation, Network, expanded, full_precision, like
 
 
 def score(
@@ -52,7 +50,7 @@ def score(
             check_classes(y, network.output_shape[0])
         number = like(network, x)
         sums = {
-            node.name: Accumulator.empty(node, slope, number, with_gradient=y is not None)
+            node.name: _Sums.empty(node, slope, number, with_gradient=y is not None)
             for _, node in network.activations()
         }
         for first in range(0, len(x), batch):
@@ -67,7 +65,7 @@ def score(
             if progress is not None:
                 progress(min(first + batch, len(x)), len(x))
         _check_finite(sums)
-        return Scores(_scores(network, sums, len(x)), len(x), tuple(x.shape[1:]), eps, bounds, slope)
+        return Scores(_scores(network, sums, len(x)), len(x), tuple(x.shape[1:]))
 
 
 def _check(x: Tensor, batch: int) -> None:
@@ -77,14 +75,14 @@ def _check(x: Tensor, batch: int) -> None:
         raise SettingsError(f"batch must be at least 1, got {batch}.")
 
 
-def _check_finite(sums: dict[str, Accumulator]) -> None:
+def _check_finite(sums: dict[str, _Sums]) -> None:
     # One look at the end, not one per batch: reading a value makes the device wait.
     bad = [name for name, total in sums.items() if not bool(total.finite())]
     if bad:
         raise NumericalError(f"bounds of {', '.join(bad)} are NaN or infinite; check the weights, the images and eps.")
 
 
-def _scores(network: Network, sums: dict[str, Accumulator], count: int) -> dict[str, LayerScores]:
+def _scores(network: Network, sums: dict[str, _Sums], count: int) -> dict[str, LayerScores]:
     return {
         name: LayerScores(
             s_u=total.unstable,
@@ -100,3 +98,65 @@ def _scores(network: Network, sums: dict[str, Accumulator], count: int) -> dict[
         )
         for name, total in sums.items()
     }
+
+
+@dataclass
+class _Sums:
+    """Running sums and extremes over images, for one activation.
+
+    Every tensor is of the activation's shape and stays on the device.
+    """
+
+    node: Activation
+    slope: float
+    unstable: Tensor
+    width_sum: Tensor
+    width_max: Tensor
+    lower_min: Tensor
+    upper_max: Tensor
+    gain_sum: Tensor
+    gain_max: Tensor
+    magnitude: Tensor
+    gradient: Tensor | None
+
+    @staticmethod
+    def empty(node: Activation, slope: float, like: Tensor, *, with_gradient: bool) -> _Sums:
+        """Before the first image. like: for the dtype and the device."""
+
+        def full(value: float) -> Tensor:
+            return like.new_full(node.shape, value)
+
+        inf = float("inf")
+        return _Sums(
+            node=replace(node, graft=None),  # what a graft would gain is reckoned against the activation itself
+            slope=slope,
+            unstable=torch.zeros(node.shape, dtype=torch.int64, device=like.device),
+            width_sum=full(0.0),
+            width_max=full(-inf),
+            lower_min=full(inf),
+            upper_max=full(-inf),
+            gain_sum=full(0.0),
+            gain_max=full(-inf),
+            magnitude=full(0.0),
+            gradient=full(0.0) if with_gradient else None,
+        )
+
+    def add(self, lb: Tensor, ub: Tensor, magnitude: Tensor, gradient: Tensor | None) -> None:
+        """lb, ub: (B, *shape), bounds of the pre-activation; magnitude, gradient: sums over the same images."""
+        width = ub - lb
+        low, high = self.node.interval((lb, ub))
+        gains = gain(high - low, width, self.slope)
+        self.unstable += s_u(lb, ub, self.node.curve.bends)
+        self.width_sum += width.sum(0)
+        self.gain_sum += gains.sum(0)
+        self.width_max = torch.maximum(self.width_max, width.amax(0))
+        self.lower_min = torch.minimum(self.lower_min, lb.amin(0))
+        self.upper_max = torch.maximum(self.upper_max, ub.amax(0))
+        self.gain_max = torch.maximum(self.gain_max, gains.amax(0))
+        self.magnitude += magnitude
+        if self.gradient is not None and gradient is not None:
+            self.gradient += gradient
+
+    def finite(self) -> Tensor:
+        """Whether every reduction is finite; a NaN or infinite bound of any image shows in one of these sums."""
+        return torch.isfinite(self.width_sum).all() & torch.isfinite(self.gain_sum).all()

@@ -14,7 +14,7 @@ from lipgraft.grafting.apply import apply
 from lipgraft.grafting.calibration import calibration_set, calibration_size
 from lipgraft.grafting.lines import Line, check_lines, chosen_lines
 from lipgraft.grafting.score import score
-from lipgraft.grafting.scores.table import Scores
+from lipgraft.grafting.scores import Scores
 from lipgraft.grafting.select import check_selection, select
 from lipgraft.grafting.summary import Summary, summarise
 
