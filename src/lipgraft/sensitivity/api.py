@@ -13,9 +13,8 @@ from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.inputs import pixels, radii, seeded
 from lipgraft.network import Network, agree, full_precision, like, subject, trace
-from lipgraft.sensitivity import jacobian, sampled, upper  # noqa: F401  (they fill the registry)
-from lipgraft.sensitivity.problem import NOTIONS, Problem
-from lipgraft.sensitivity.settings import LipschitzSettings
+from lipgraft.sensitivity import interval_jacobian, jacobian, output_width, sampled  # noqa: F401  (they fill the registry)
+from lipgraft.sensitivity.problem import NOTIONS, LipschitzSettings, Problem
 from lipgraft.sensitivity.units import input_weight
 
 
