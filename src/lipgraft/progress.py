@@ -31,13 +31,18 @@ def bar(title: str, *, show: bool | None = None, keep: bool = False) -> Iterator
         TextColumn("{task.fields[numbers]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown, transient=not keep) as display:
-        task = display.add_task(title, total=None, numbers="")
+    display = Progress(*columns, console=Console(stderr=True), disable=not shown, transient=not keep)
+    task = display.add_task(title, total=None, numbers="")
 
-        def advance(done: int, total: int, metrics: Mapping[str, float] | None = None, /) -> None:
-            display.update(task, completed=done, total=total, numbers=_numbers(metrics or {}))
+    def advance(done: int, total: int, metrics: Mapping[str, float] | None = None, /) -> None:
+        display.start()  # not before: work that is refused at once leaves nothing on the screen
+        display.update(task, completed=done, total=total, numbers=_numbers(metrics or {}))
 
+    try:
         yield advance
+    finally:
+        if display.live.is_started:
+            display.stop()
 
 
 def _numbers(metrics: Mapping[str, float]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.attacks.ascent import input_gradient
-from lipgraft.training.registry import Batch, Task, regulariser
+from lipgraft.settings import setting
 from lipgraft.training.tangent import value_and_tangent
+from lipgraft.training.task import Batch, StepSettings, Task, check
 
 FLOOR = 1e-4
 """Gradients shorter than this share of the batch's longest are rounding, and so is their direction.
@@ -18,7 +21,17 @@ cosine divides by that length: one such image in a batch is enough to throw the 
 """
 
 
-@regulariser("grad-align")
+@dataclass(frozen=True)
+class GradAlignSettings(StepSettings):
+    """Of `grad-align`."""
+
+    grad_align: float = setting(0.2, "Weight of gradient alignment.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("grad_align", self.grad_align, self.grad_align >= 0, "a finite number >= 0")
+
+
 def grad_align(task: Task, batch: Batch) -> Tensor:
     """R = 1 - mean cos(g1, g2): g1 the gradient of CE at x (held fixed), g2 that at x + U(-eps, eps).
 
