@@ -17,8 +17,7 @@ from lipgraft.errors import CheckpointError, LipgraftError, unknown_name
 from lipgraft.files import atomic_write_bytes
 from lipgraft.grafting.apply import apply
 from lipgraft.models import tensor_file
-from lipgraft.models.classifier import NETWORKS, Classifier, build
-from lipgraft.models.spec import ModelSpec
+from lipgraft.models.classifier import NETWORKS, Classifier, ModelSpec, build
 from lipgraft.models.zoo import PREFIX, zoo_checkpoint
 from lipgraft.settings import build as build_settings
 from lipgraft.settings import to_mapping

@@ -17,7 +17,7 @@ from lipgraft.attacks.search import search
 from lipgraft.data import Dataset, images
 from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.locking import held
-from lipgraft.models.spec import ModelSpec
+from lipgraft.models.classifier import ModelSpec
 from lipgraft.settings import to_mapping
 from lipgraft.training.capture import runner
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state
