@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lipgraft.attacks.ascent import input_gradient, project, random_start
 from lipgraft.attacks.methods import fgsm_steps
-from lipgraft.training.objectives.adversary import AttackSettings, pixel_box
+from lipgraft.training.objectives.adversary import AttackSettings
 from lipgraft.training.regularisers.grad_align import (
     cross_entropy_of,
     directional_loss,
@@ -26,7 +26,7 @@ from lipgraft.training.regularisers.grad_align import (
 )
 from lipgraft.training.settings import TrainSettings
 from lipgraft.training.tangent import value, value_and_tangent
-from lipgraft.training.task import Batch, Task
+from lipgraft.training.task import Batch, Task, pixel_box
 
 
 def applies(task: Task) -> bool:

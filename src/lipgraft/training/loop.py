@@ -26,7 +26,7 @@ from lipgraft.training.log import MetricsFile, TensorBoard
 from lipgraft.training.prepare import is_finite, permutation, prepare, seed_for
 from lipgraft.training.pruning import apply_masks, keep_masks
 from lipgraft.training.schedule import factors
-from lipgraft.training.settings import TrainSettings
+from lipgraft.training.settings import TrainSettings, preset
 
 TELL_EVERY = 20
 """Steps between two calls of `progress`."""
@@ -50,7 +50,7 @@ class TrainResult:
 def train(
     model: nn.Module,
     data: Dataset,
-    settings: TrainSettings,
+    settings: TrainSettings | str,
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
@@ -60,6 +60,7 @@ def train(
 ) -> TrainResult:
     """Train the model in place and leave it with the chosen weights, in evaluation mode.
 
+    settings: of the run, or the name of a preset, a key of `training.PRESETS`.
     run_dir: gets metrics.jsonl, checkpoints/state.safetensors after each epoch, checkpoints/last.safetensors and
     best.safetensors at the end; None writes nothing. resume: go on from the state in run_dir, if there is one; on a
     CPU the result is that of an uninterrupted run, bit for bit. progress: called every few steps, see `Tell`.
@@ -68,6 +69,7 @@ def train(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     directory = None if run_dir is None else Path(run_dir)
     with nullcontext() if directory is None else held(directory):
+        settings = preset(settings) if isinstance(settings, str) else settings
         run = _Run(model, data, settings, directory, torch.device(device), seed)
         run.begin(resume)
         try:

@@ -49,6 +49,11 @@ class Batch:
     index: Tensor
 
 
+def pixel_box(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The ends of the eps-box around x within [0, 1]."""
+    return (x - eps).clamp(min=0.0), (x + eps).clamp(max=1.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """What stays the same from step to step.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.attacks.ascent import input_gradient
+from lipgraft.attacks.ascent import Loss, input_gradient
+from lipgraft.attacks.methods import cross_entropy
 from lipgraft.settings import setting
 from lipgraft.training.tangent import value_and_tangent
 from lipgraft.training.task import Batch, StepSettings, Task, check
@@ -93,8 +93,9 @@ def misalignment(g1: Tensor, g2: Tensor) -> tuple[Tensor, Tensor]:
     return ((1 - cosine) * share).sum(), v.reshape(shape)
 
 
-def cross_entropy_of(y: Tensor):  # type: ignore[no-untyped-def]
-    return lambda logits: F.cross_entropy(logits, y, reduction="none")
+def cross_entropy_of(y: Tensor) -> Loss:
+    """The loss of each image with these labels, as a function of the logits."""
+    return lambda logits: cross_entropy(logits, y)
 
 
 def directional_loss(logits: Tensor, tangent: Tensor, y: Tensor) -> Tensor:

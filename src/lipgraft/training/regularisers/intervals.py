@@ -18,7 +18,7 @@ from lipgraft.activations import ReLU
 from lipgraft.errors import SettingsError
 from lipgraft.network.graph import Activation, Affine, Network, Node
 from lipgraft.training.precision import products_in, resolve
-from lipgraft.training.task import Batch, Task
+from lipgraft.training.task import Batch, Task, pixel_box
 
 Ball = tuple[Tensor, Tensor]
 """Centre and radius, (B, *shape) each."""
@@ -38,7 +38,7 @@ def pre_activations(task: Task, batch: Batch) -> list[tuple[Activation, Tensor, 
         )
     eps, device = task.settings.eps, batch.x.device
     precision = resolve(task.settings.precision, device)
-    lower, upper = (batch.x - eps).clamp(min=0.0), (batch.x + eps).clamp(max=1.0)
+    lower, upper = pixel_box(batch.x, eps)
     with products_in("tf32" if precision == "bf16" else precision, device):
         balls = pre_activation_balls(task.network, ((upper + lower) / 2, (upper - lower) / 2))
         return [(node, *ball) for node, ball in balls if not node.auxiliary]
