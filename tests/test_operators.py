@@ -20,11 +20,11 @@ from lipgraft.activations.softplus import Softplus
 from lipgraft.bounds import METHODS, AlphaSettings, bound, interval_bounds
 from lipgraft.box import Box
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.grafting.scores.weights import weight_factor
+from lipgraft.grafting.weights import weight_factor
 from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx
 from lipgraft.network import Affine, evaluate, trace
 from lipgraft.sensitivity import LipschitzSettings, lipschitz
-from lipgraft.training.regularisers.balls import pre_activation_balls
+from lipgraft.training.regularisers.intervals import pre_activation_balls
 from lipgraft.training.tangent import value_and_tangent
 from lipgraft.verification import VerifySettings, verify
 

@@ -11,20 +11,25 @@ import os
 # cores, they take turns at spinning. Threads that wait asleep cost microseconds.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from lipgraft import attacks, bounds, data, grafting, models, sensitivity, training, verification
+from lipgraft import attacks, bounds, data, grafting, interop, models, network, sensitivity, training, verification
 from lipgraft.attacks import attack
-from lipgraft.bounds import bound
+from lipgraft.bounds import AlphaSettings, Bounds, bound
 from lipgraft.box import Box
 from lipgraft.errors import LipgraftError
+from lipgraft.grafting import graft
 from lipgraft.models import load, save
-from lipgraft.sensitivity import lipschitz
-from lipgraft.training import TrainSettings, train
+from lipgraft.sensitivity import LipschitzSettings, lipschitz
+from lipgraft.training import TrainResult, TrainSettings, train
 from lipgraft.verification import Verdict, VerifySettings, verify
 from lipgraft.version import __version__
 
 __all__ = [
+    "AlphaSettings",
+    "Bounds",
     "Box",
     "LipgraftError",
+    "LipschitzSettings",
+    "TrainResult",
     "TrainSettings",
     "Verdict",
     "VerifySettings",
@@ -34,10 +39,13 @@ __all__ = [
     "bound",
     "bounds",
     "data",
+    "graft",
     "grafting",
+    "interop",
     "lipschitz",
     "load",
     "models",
+    "network",
     "save",
     "sensitivity",
     "train",

@@ -1,5 +1,7 @@
 """Errors meant for people: each says what is wrong and what to do next. The command line prints them as one line."""
 
+from difflib import get_close_matches
+
 
 class LipgraftError(Exception):
     """Base of every error that a user can cause and repair."""
@@ -31,8 +33,6 @@ class NumericalError(LipgraftError):
 
 def unknown_name(kind: str, name: object, known: list[str]) -> str:
     """The sentence for a name that is not in a registry: names the nearest known one and lists all."""
-    from difflib import get_close_matches
-
     near = get_close_matches(str(name), known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(known))}."

@@ -38,7 +38,7 @@ def forbidden(*_: Any, **__: Any) -> NoReturn:
 DIGITS = ("--data", "digits", "--eps", "0.01")
 # Each command, where its work begins, and an --out of the wrong kind.
 WRITERS: dict[str, tuple[Callable[[str], list[str]], str, bool]] = {
-    "graft": (lambda c: ["graft", c, *DIGITS, "--out"], "lipgraft.grafting.score", False),
+    "graft": (lambda c: ["graft", c, *DIGITS, "--out"], "lipgraft.grafting.sequence.score", False),
     "verify": (lambda c: ["verify", c, *DIGITS, "--out"], "lipgraft.cli.verify.verify_run", True),
     "export": (lambda c: ["export", c, *DIGITS, "--out"], "lipgraft.cli.export.export_bundle", True),
     "run": (lambda c: ["run", "quickstart", "--out"], "lipgraft.runs.pipeline._run_stages", True),

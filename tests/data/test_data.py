@@ -19,8 +19,8 @@ from torch import Tensor
 from lipgraft.data import CATALOGUE, Dataset, check, entry, images, load
 from lipgraft.data.augment import AUGMENT, crop_flip
 from lipgraft.data.catalogue import Remote
-from lipgraft.data.checking import compare, describe
-from lipgraft.data.download import ensure
+from lipgraft.data.files import ensure
+from lipgraft.data.integrity import compare, describe
 from lipgraft.errors import DataError
 
 

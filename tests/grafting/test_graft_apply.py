@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import lipgraft as lg
 from lipgraft import models
 from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.grafting import GraftedActivation, apply, masks_of
@@ -215,3 +216,18 @@ def test_a_grafted_network_of_a_users_own_exports_to_plain_onnx(make, tmp_path):
     session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
     (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     torch.testing.assert_close(torch.from_numpy(got), new(x).detach())
+
+
+@pytest.mark.parametrize("lines", ["constant", "fitted"])
+def test_graft_is_its_steps_in_one(lines):
+    data = lg.data.load("digits")
+    model = lg.models.build("digits-cnn", "digits", seed=0)
+    given = {"criterion": "weighted-interval", "ratio": 0.4, "options": {"pool": 0.9}, "count": 40, "seed": 3}
+    seen = []
+    grafted = lg.graft(model, data, 0.02, **given, lines=lines, batch=16, progress=lambda *a: seen.append(a))
+    x, y = lg.grafting.calibration_set(data, 40, seed=3)
+    masks = lg.grafting.select(model, lg.grafting.score(model, x, 0.02, y=y), ratio=0.4, pool=0.9)
+    expected = apply(model, masks, lines=lg.grafting.fit_lines(model, x) if lines == "fitted" else None)
+    assert seen == [(16, 40), (32, 40), (40, 40)]
+    assert lg.models.fingerprint(grafted) == lg.models.fingerprint(expected)
+    assert not lg.grafting.masks_of(model)

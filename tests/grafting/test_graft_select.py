@@ -23,7 +23,7 @@ def scores_of(layers: dict[str, dict[str, Tensor]], count: int = 100, input_shap
         names = LayerScores.__dataclass_fields__
         return LayerScores(**{name: fields.get(name, torch.ones(fields["s_u"].shape)) for name in names})
 
-    return Scores({name: layer(f) for name, f in layers.items()}, count, input_shape, 0.1, "crown", 0.4)
+    return Scores({name: layer(f) for name, f in layers.items()}, count, input_shape)
 
 
 def worked_example() -> tuple[nn.Sequential, Scores]:

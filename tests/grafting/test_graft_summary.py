@@ -22,7 +22,7 @@ def scores_with(s_u: dict[str, list[int]], count: int) -> Scores:
         fields = {name: torch.ones(len(values)) for name in LayerScores.__dataclass_fields__}
         return LayerScores(**{**fields, "s_u": torch.tensor(values)})
 
-    return Scores({name: layer(v) for name, v in s_u.items()}, count, (3,), 0.1, "crown", 0.4)
+    return Scores({name: layer(v) for name, v in s_u.items()}, count, (3,))
 
 
 def test_unstable_neurons_that_are_grafted_leave_the_count_and_stay_in_the_denominator():
@@ -109,6 +109,8 @@ def test_the_command_speaks_json_compares_and_takes_settings(checkpoint, tmp_pat
     ],
 )
 def test_the_command_refuses_mistakes_before_it_scores(checkpoint, words, message, monkeypatch):
-    monkeypatch.setattr("lipgraft.grafting.score", lambda *_, **__: pytest.fail("scored in spite of the mistake"))
+    monkeypatch.setattr(
+        "lipgraft.grafting.sequence.score", lambda *_, **__: pytest.fail("scored in spite of the mistake")
+    )
     with pytest.raises(SettingsError, match=message):
         command(checkpoint, *DIGITS, *words)

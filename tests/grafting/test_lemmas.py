@@ -18,7 +18,7 @@ from lipgraft.bounds import interval_bounds
 from lipgraft.bounds.relaxations import relax
 from lipgraft.box import Box
 from lipgraft.grafting import apply
-from lipgraft.grafting.scores.gain import gain
+from lipgraft.grafting.scores import gain
 from lipgraft.network import Activation, Graft, Network, evaluate, trace
 
 Lines = dict[str, tuple[Tensor, Tensor, Tensor]]  # activation name: mask, gamma, omega

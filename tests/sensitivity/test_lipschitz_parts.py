@@ -10,15 +10,12 @@ from lipgraft.activations import ReLU, curve_of
 from lipgraft.bounds.interval import Interval
 from lipgraft.box import Box
 from lipgraft.network import Network, trace
-from lipgraft.sensitivity.adjoint import walk_back
+from lipgraft.sensitivity.chain_rule import walk_back
 from lipgraft.sensitivity.cholesky import by_blocks, cholesky, subtract_square
-from lipgraft.sensitivity.effects import effects, strongest
-from lipgraft.sensitivity.expansion import Expansion, expand
+from lipgraft.sensitivity.expansion import Expansion, expand, linear_norms
 from lipgraft.sensitivity.interval_jacobian import interval_adjoints, one_hot_rows
-from lipgraft.sensitivity.linear import linear_norms
-from lipgraft.sensitivity.middle import Middle
-from lipgraft.sensitivity.multipliers import first_guess, quadratic_norms
-from lipgraft.sensitivity.quadratic import Form, certificate, log_gradient
+from lipgraft.sensitivity.middle_network import Middle, effects, strongest
+from lipgraft.sensitivity.quadratic import Form, certificate, first_guess, log_gradient, quadratic_norms
 from lipgraft.sensitivity.sampled import jacobian_rows
 from lipschitz_networks import ACTIVATIONS, SHAPES, images, network
 

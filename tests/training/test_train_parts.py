@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import lipgraft as lg
 from lipgraft import models
 from lipgraft.bench.training import bench_train, plain_step, random_data
 from lipgraft.errors import FileError, SettingsError
@@ -364,6 +365,23 @@ def test_a_state_holds_the_tensors_of_its_moment_although_it_is_written_later(tm
     for name, tensor in step.task.model.state_dict().items():
         assert torch.equal(tensor, before[name])
         assert torch.equal(best[name], before[name])
+
+
+def test_a_preset_may_be_given_by_its_name() -> None:
+    with pytest.raises(SettingsError, match="Did you mean 'pretrain'"):
+        lg.train(grafted_digits(), random_data("digits", 8, 0), "pretrian")
+    with pytest.raises(SettingsError, match="holds out no images"):
+        lg.train(grafted_digits(), random_data("digits", 8, 0), "pretrain")
+
+
+def test_every_objective_and_regulariser_owns_its_settings() -> None:
+    """A setting belongs to one class, declared beside the function that reads it; the names stay flat."""
+    owners = {name: cls for cls in reversed(TrainSettings.__mro__) for name in vars(cls).get("__annotations__", {})}
+    modules = {name: owner.__module__.removeprefix("lipgraft.training.") for name, owner in owners.items()}
+    assert modules["trades_beta"] == "objectives.trades"
+    assert modules["prior_reset"] == "objectives.fgsm_mep"
+    assert modules["slope_k"] == "regularisers.slope"
+    assert set(owners) == {field.name for field in fields(TrainSettings)}
 
 
 def test_a_disk_that_refuses_a_state_is_heard_of(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from lipgraft.network import trace
 from lipgraft.training import OBJECTIVES, REGULARISERS, TrainSettings
 from lipgraft.training.fused import applies, fat_grad_align
 from lipgraft.training.prepare import traced
-from lipgraft.training.registry import Batch, Task
 from lipgraft.training.regularisers.grad_align import has_direction, misalignment
 from lipgraft.training.regularisers.slope import penalty
+from lipgraft.training.task import Batch, Task
 
 EPS, SHAPE, COUNT, CLASSES = 0.1, (2, 4, 4), 6, 3
 SETTINGS = TrainSettings(eps=EPS, attack_steps=3, trades_beta=2.0, slope=1.0, rs=1.0)

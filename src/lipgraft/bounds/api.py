@@ -86,7 +86,7 @@ def _network(model: nn.Module | Network, box: Box) -> Network:
         return model
     model = subject(model)
     network = trace(model, tuple(box.lower.shape[1:]))
-    agree(network, model, box)
+    agree(network, model, box.lower, box.upper)
     return network
 
 

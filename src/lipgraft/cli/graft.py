@@ -29,6 +29,7 @@ from lipgraft.cli.common import (
 from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import check_file
+from lipgraft.progress import bar
 
 EPILOG = example(
     "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --ratio 0.5 --out grafted.safetensors --show",
@@ -81,19 +82,30 @@ def graft(
     grafting.check_lines(lines)
     dataset = datasets.load(data, root=data_root)
     model = _load(checkpoint, dataset, resolve_device(device))
-    size = count or grafting.calibration_size(model.spec.name if hasattr(model, "spec") else "", data)
-    x, y = grafting.calibration_set(dataset, size, seed=seed)
-    scores = grafting.score(model, x, eps, bounds, y=y, batch=batch, slope=slope)
-    masks = grafting.select(model, scores, criterion, ratio, **settings)
-    summary = grafting.summarise(masks, scores)
-    overlap = None if compare is None else grafting.overlap(masks, grafting.masks_of(models.load(compare)))
+    with bar("scoring neurons") as progress:
+        plan = grafting.plan(
+            model,
+            dataset,
+            eps,
+            criterion=criterion,
+            ratio=ratio,
+            options=settings,
+            lines=lines,
+            slope=slope,
+            intercept=intercept,
+            count=count,
+            bounds=bounds,
+            batch=batch,
+            seed=seed,
+            progress=progress,
+        )
+    summary = plan.summary
+    overlap = None if compare is None else grafting.overlap(plan.masks, grafting.masks_of(models.load(compare)))
     if out is not None:
         started = {"lines": lines, "slope": slope, "intercept": intercept}
         made = {"criterion": criterion, "ratio": ratio, "settings": settings, **started}
-        scored = {"data": data, "eps": eps, "bounds": bounds, "count": len(x), "seed": seed}
-        start = grafting.chosen_lines(lines, model, x)
-        new = grafting.apply(model, masks, slope, intercept, lines=start, input_shape=scores.input_shape)
-        models.save(new, out, extra={"graft": {**made, **scored}})
+        scored = {"data": data, "eps": eps, "bounds": bounds, "count": plan.scores.count, "seed": seed}
+        models.save(plan.apply(model), out, extra={"graft": {**made, **scored}})
     if json:
         print_json({**summary.to_dict(), "overlap": None if overlap is None else _overlap_dict(overlap)})
         return

@@ -27,6 +27,7 @@ from lipgraft.cli.common import (
 )
 from lipgraft.cli.model import load_model
 from lipgraft.errors import DataError, SettingsError, unknown_name
+from lipgraft.progress import bar
 from lipgraft.runs.measurements import correct as correctly_classified
 from lipgraft.sensitivity import NOTIONS, UNITS
 from lipgraft.sensitivity import lipschitz as constants
@@ -78,12 +79,14 @@ def lipschitz(
     index = torch.arange(len(x), device=where)
     if correct:
         index = _correct(model, x, y)
-    options: dict[str, Any] = {"bounds": bounds, "batch": batch, "seed": seed, "progress": None}
+    options: dict[str, Any] = {"bounds": bounds, "batch": batch, "seed": seed}
     lines = []
     for name in methods:
         for unit in scales:
             began = time.perf_counter()
-            values = tuple(constants(model, x[index], eps, name, units=unit, **options).tolist())
+            with bar(f"Lipschitz constants ({name})") as progress:
+                found = constants(model, x[index], eps, name, units=unit, progress=progress, **options)
+            values = tuple(found.tolist())
             lines.append(Line(name, unit, values, time.perf_counter() - began))
     if json:
         print_json(

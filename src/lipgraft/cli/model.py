@@ -10,7 +10,7 @@ from torch import nn
 from lipgraft import models
 from lipgraft.data import Dataset
 from lipgraft.errors import SettingsError
-from lipgraft.models.spec import ModelSpec
+from lipgraft.models.classifier import ModelSpec
 
 
 def load_model(path: str | os.PathLike[str], data: Dataset, device: torch.device | None = None) -> nn.Module:

@@ -30,6 +30,7 @@ from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
 from lipgraft.locking import held
+from lipgraft.progress import bar
 from lipgraft.runs.provenance import hardware, versions
 from lipgraft.settings import build, setting, to_mapping
 
@@ -84,9 +85,10 @@ def train(
                     f"{run} already holds a run; add --resume to go on with it, or choose another --out."
                 )
             _write_config(run / "config.yaml", chosen, seed, place)
-        result = training.train(
-            network, dataset, chosen.train, run_dir=run, resume=resume, device=place, seed=seed, progress=not json
-        )
+        with bar("training", show=not json, keep=True) as progress:
+            result = training.train(
+                network, dataset, chosen.train, run_dir=run, resume=resume, device=place, seed=seed, progress=progress
+            )
     sa = training.accuracy(result.model, dataset.x_test, dataset.y_test)
     last = result.history[-1] if result.history else {}
     summary = {"checkpoint": str(result.checkpoint), "epochs": len(result.history), "best_epoch": result.best_epoch}

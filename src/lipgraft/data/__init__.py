@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from lipgraft.data import augment
 from lipgraft.data.catalogue import CATALOGUE, Entry, entry
-from lipgraft.data.checking import CheckReport, check
-from lipgraft.data.dataset import Dataset, images
-from lipgraft.data.loading import load
-from lipgraft.data.location import data_root, missing_files
+from lipgraft.data.dataset import Dataset, images, load
+from lipgraft.data.files import data_root, missing_files
+from lipgraft.data.integrity import CheckReport, check
 
 __all__ = [
     "CATALOGUE",

@@ -6,8 +6,9 @@ from lipgraft.grafting.calibration import calibration_set, calibration_size
 from lipgraft.grafting.criteria import CRITERIA
 from lipgraft.grafting.lines import LINES, Line, check_lines, chosen_lines, fit_lines
 from lipgraft.grafting.score import score
-from lipgraft.grafting.scores.table import LayerScores, Scores
+from lipgraft.grafting.scores import LayerScores, Scores
 from lipgraft.grafting.select import check_selection, select
+from lipgraft.grafting.sequence import Plan, graft, plan
 from lipgraft.grafting.summary import Overlap, Summary, masks_of, overlap, summarise
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "LayerScores",
     "Line",
     "Overlap",
+    "Plan",
     "Scores",
     "Summary",
     "apply",
@@ -26,8 +28,10 @@ __all__ = [
     "check_selection",
     "chosen_lines",
     "fit_lines",
+    "graft",
     "masks_of",
     "overlap",
+    "plan",
     "score",
     "select",
     "summarise",

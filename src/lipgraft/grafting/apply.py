@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from itertools import chain
 
 import torch
 from torch import Tensor, fx, nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError, unknown_name
 from lipgraft.grafting.activation import GraftedActivation
+from lipgraft.grafting.graph import input_shape_of, traced
 from lipgraft.grafting.lines import Line
 from lipgraft.grafting.rewrite import called_activation, called_once, overwrites_shared_input, rewrite
-from lipgraft.grafting.traced import input_shape_of, traced
-from lipgraft.network import activation_calls
+from lipgraft.network import activation_calls, like
 from lipgraft.network.graph import Shape
 
 
@@ -47,11 +46,11 @@ def apply(
     assert graph is not None
     _check_shapes(masks, model, input_shape)
     _check_in_place(graph, {name: calls[name] for name in masks})
-    like = _like(model)
+    number = like(model)
     grafts = {}
     for name, mask in masks.items():
         line = Line(slope, intercept) if lines is None else _line_of(lines, name)
-        grafts[name] = _graft(called_activation(graph, calls[name]), mask, line, like)
+        grafts[name] = _graft(called_activation(graph, calls[name]), mask, line, number)
     modules = dict(new.named_modules())
     if all(called_once(graph, calls[name]) and name in modules for name in grafts):
         for name, graft in grafts.items():
@@ -100,11 +99,14 @@ def _line_of(lines: Mapping[str, Line], name: str) -> Line:
     return lines[name]
 
 
-def _graft(old: nn.Module, mask: Tensor, line: Line, like: Tensor) -> GraftedActivation:
-    """The graft that takes the place of `old`; lines that `old` has already are kept."""
-    mask = mask.to(like.device)
+def _graft(old: nn.Module, mask: Tensor, line: Line, number: Tensor) -> GraftedActivation:
+    """The graft that takes the place of `old`; lines that `old` has already are kept.
+
+    number: some number of the model, for its dtype and device.
+    """
+    mask = mask.to(number.device)
     base = old.base if isinstance(old, GraftedActivation) else old
-    graft = GraftedActivation(base, mask, line.slope, line.intercept).to(like).train(old.training)
+    graft = GraftedActivation(base, mask, line.slope, line.intercept).to(number).train(old.training)
     if isinstance(old, GraftedActivation) and old.mask.shape == mask.shape:
         with torch.no_grad():
             graft.gamma.copy_(torch.where(old.mask, old.gamma, graft.gamma))
@@ -118,9 +120,3 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
         for name, child in list(parent.named_children()):
             if child is old:
                 setattr(parent, name, new)
-
-
-def _like(model: nn.Module) -> Tensor:
-    """Some floating-point tensor of the model, for its dtype and device."""
-    tensors = chain(model.parameters(), model.buffers())
-    return next((t.detach() for t in tensors if t.is_floating_point()), torch.empty(0))

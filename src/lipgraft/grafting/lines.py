@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.grafting.traced import input_shape_of, traced
+from lipgraft.grafting.graph import input_shape_of, traced
 from lipgraft.inputs import pixels
 from lipgraft.network import evaluate, like, subject
 from lipgraft.network.graph import Shape

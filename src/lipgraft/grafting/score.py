@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from lipgraft.bounds import bound
 from lipgraft.box import Box
 from lipgraft.errors import DataError, NumericalError, SettingsError
-from lipgraft.grafting.accumulate import Accumulator
-from lipgraft.grafting.scores.significance import significance
-from lipgraft.grafting.scores.table import LayerScores, Scores
-from lipgraft.grafting.scores.weighted_interval import s_wi
-from lipgraft.grafting.scores.weights import weight_factor
-from lipgraft.grafting.traced import traced
+from lipgraft.grafting.graph import traced
+from lipgraft.grafting.scores import LayerScores, Scores, gain, s_u, s_wi, significance
+from lipgraft.grafting.weights import weight_factor
 from lipgraft.inputs import check_classes, labels, pixels, radii
-from lipgraft.network import Network, expanded, full_precision
+from lipgraft.network import Activation, Network, expanded, full_precision, like
 
 
 def score(
@@ -36,14 +31,14 @@ def score(
     high: float | None = 1.0,
     slope: float = 0.4,
     neurons: Literal["all", "needed"] = "all",
-    progress: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Scores:
     """The scores over the images x (N, *input shape), on the model's device, `batch` images at a time.
 
     eps, low, high: the boxes, as for `Box.linf`. bounds: a method of `lipgraft.bounds.bound`. y: labels (N,), needed
     by gradient significance alone. slope: the line the gain is reckoned for. neurons: "all" bounds every neuron by the
     method; "needed" leaves a neuron that a cheaper bound proves stable with that bound (same s_u, looser widths).
-    progress: True shows a bar, None shows it on a terminal only.
+    progress: called after each batch with the images scored so far and their number.
     """
     with full_precision():
         x, eps = pixels(x, low, high), float(radii(eps, 1)[0])
@@ -53,21 +48,24 @@ def score(
         bounded = expanded(network)
         if y is not None:
             check_classes(y, network.output_shape[0])
-        like = _like(network, x)
+        number = like(network, x)
         sums = {
-            node.name: Accumulator.empty(node, slope, like, with_gradient=y is not None)
+            node.name: _Sums.empty(node, slope, number, with_gradient=y is not None)
             for _, node in network.activations()
         }
-        for rows in _batches(len(x), batch, progress):
-            images, classes = x[rows].to(like), None if y is None else y[rows].to(like.device)
+        for first in range(0, len(x), batch):
+            rows = slice(first, first + batch)
+            images, classes = x[rows].to(number), None if y is None else y[rows].to(number.device)
             box = Box.linf(images, eps, low=low, high=high)
             layers = bound(bounded, box, method=bounds, neurons=neurons).layers
             sizes = significance(network, images, classes)
             with torch.no_grad():
                 for name, total in sums.items():
                     total.add(*layers[name], *sizes[name])
+            if progress is not None:
+                progress(min(first + batch, len(x)), len(x))
         _check_finite(sums)
-        return Scores(_scores(network, sums, len(x)), len(x), tuple(x.shape[1:]), eps, bounds, slope)
+        return Scores(_scores(network, sums, len(x)), len(x), tuple(x.shape[1:]))
 
 
 def _check(x: Tensor, batch: int) -> None:
@@ -77,14 +75,14 @@ def _check(x: Tensor, batch: int) -> None:
         raise SettingsError(f"batch must be at least 1, got {batch}.")
 
 
-def _check_finite(sums: dict[str, Accumulator]) -> None:
+def _check_finite(sums: dict[str, _Sums]) -> None:
     # One look at the end, not one per batch: reading a value makes the device wait.
     bad = [name for name, total in sums.items() if not bool(total.finite())]
     if bad:
         raise NumericalError(f"bounds of {', '.join(bad)} are NaN or infinite; check the weights, the images and eps.")
 
 
-def _scores(network: Network, sums: dict[str, Accumulator], count: int) -> dict[str, LayerScores]:
+def _scores(network: Network, sums: dict[str, _Sums], count: int) -> dict[str, LayerScores]:
     return {
         name: LayerScores(
             s_u=total.unstable,
@@ -102,18 +100,63 @@ def _scores(network: Network, sums: dict[str, Accumulator], count: int) -> dict[
     }
 
 
-def _batches(count: int, batch: int, progress: bool | None) -> Iterator[slice]:
-    slices = [slice(i, i + batch) for i in range(0, count, batch)]
-    shown = sys.stderr.isatty() if progress is None else progress
-    if not shown:
-        return iter(slices)
-    return iter(track(slices, "scoring neurons", console=Console(stderr=True), transient=True))
+@dataclass
+class _Sums:
+    """Running sums and extremes over images, for one activation.
 
+    Every tensor is of the activation's shape and stays on the device.
+    """
 
-def _like(network: Network, x: Tensor) -> Tensor:
-    """Some number of the network, for its dtype and device."""
-    for node in network.nodes:
-        for value in vars(node).values():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                return value
-    return x
+    node: Activation
+    slope: float
+    unstable: Tensor
+    width_sum: Tensor
+    width_max: Tensor
+    lower_min: Tensor
+    upper_max: Tensor
+    gain_sum: Tensor
+    gain_max: Tensor
+    magnitude: Tensor
+    gradient: Tensor | None
+
+    @staticmethod
+    def empty(node: Activation, slope: float, like: Tensor, *, with_gradient: bool) -> _Sums:
+        """Before the first image. like: for the dtype and the device."""
+
+        def full(value: float) -> Tensor:
+            return like.new_full(node.shape, value)
+
+        inf = float("inf")
+        return _Sums(
+            node=replace(node, graft=None),  # what a graft would gain is reckoned against the activation itself
+            slope=slope,
+            unstable=torch.zeros(node.shape, dtype=torch.int64, device=like.device),
+            width_sum=full(0.0),
+            width_max=full(-inf),
+            lower_min=full(inf),
+            upper_max=full(-inf),
+            gain_sum=full(0.0),
+            gain_max=full(-inf),
+            magnitude=full(0.0),
+            gradient=full(0.0) if with_gradient else None,
+        )
+
+    def add(self, lb: Tensor, ub: Tensor, magnitude: Tensor, gradient: Tensor | None) -> None:
+        """lb, ub: (B, *shape), bounds of the pre-activation; magnitude, gradient: sums over the same images."""
+        width = ub - lb
+        low, high = self.node.interval((lb, ub))
+        gains = gain(high - low, width, self.slope)
+        self.unstable += s_u(lb, ub, self.node.curve.bends)
+        self.width_sum += width.sum(0)
+        self.gain_sum += gains.sum(0)
+        self.width_max = torch.maximum(self.width_max, width.amax(0))
+        self.lower_min = torch.minimum(self.lower_min, lb.amin(0))
+        self.upper_max = torch.maximum(self.upper_max, ub.amax(0))
+        self.gain_max = torch.maximum(self.gain_max, gains.amax(0))
+        self.magnitude += magnitude
+        if self.gradient is not None and gradient is not None:
+            self.gradient += gradient
+
+    def finite(self) -> Tensor:
+        """Whether every reduction is finite; a NaN or infinite bound of any image shows in one of these sums."""
+        return torch.isfinite(self.width_sum).all() & torch.isfinite(self.gain_sum).all()

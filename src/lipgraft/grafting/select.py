@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.criteria import Criterion, known_criterion
-from lipgraft.grafting.scores.table import Scores
-from lipgraft.grafting.traced import traced
+from lipgraft.grafting.graph import traced
+from lipgraft.grafting.scores import Scores
 from lipgraft.network.graph import Network
 from lipgraft.settings import build
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
-from lipgraft.grafting.scores.table import Scores
+from lipgraft.grafting.scores import Scores
 
 Masks = Mapping[str, Tensor]
 

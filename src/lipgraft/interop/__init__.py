@@ -14,6 +14,9 @@ from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Conjunction, Region, Specification
 from lipgraft.interop.verify import verify_vnnlib
 from lipgraft.interop.vnnlib import parse_vnnlib, read_vnnlib
+from lipgraft.models import FORMATS, FileFormat
+
+FORMATS[".onnx"] = FileFormat(load_onnx, export_onnx)
 
 __all__ = [
     "Bundle",

@@ -12,7 +12,7 @@ from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.files import atomic_write_bytes
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.writer import OnnxWriter
-from lipgraft.network import Network, full_precision, trace
+from lipgraft.network import Network, call, evaluated, full_precision, like, trace
 
 TOLERANCE = 1e-5
 
@@ -52,15 +52,8 @@ def shape_of(model: nn.Module) -> tuple[int, ...]:
 @torch.no_grad()
 def _check(model: nn.Module, input_shape: Sequence[int], runtime: OnnxRuntime) -> None:
     x = torch.rand(4, *input_shape, generator=torch.Generator().manual_seed(0))
-    like = next(model.parameters(), x)
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with full_precision():
-            expected = model(x.to(like)).cpu().to(torch.float32)
-    finally:
-        for module in training:
-            module.training = True
+    with evaluated(model), full_precision():
+        expected = call(model, x.to(like(model, x))).cpu().to(torch.float32)
     worst = float((runtime(x) - expected).abs().nan_to_num(nan=torch.inf).max())
     if worst > TOLERANCE * max(1.0, float(expected.abs().nan_to_num(nan=0.0).max())):
         raise NumericalError(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 # Importing a network's file registers it under its name.
 from lipgraft.models import cnn_b, conv_big, conv_huge, digits_cnn, resnet4b  # noqa: F401
-from lipgraft.models.checkpoint import load, read_metadata, save
-from lipgraft.models.classifier import NETWORKS, Classifier, build
+from lipgraft.models.checkpoint import FORMATS, FileFormat, load, read_metadata, save
+from lipgraft.models.classifier import NETWORKS, Classifier, ModelSpec, build
 from lipgraft.models.fold import fold_batchnorm
 from lipgraft.models.hashing import fingerprint
 from lipgraft.models.layers import ACTIVATIONS, Normalise
-from lipgraft.models.spec import ModelSpec
 from lipgraft.models.zoo import zoo_card, zoo_checkpoint, zoo_names
 
 __all__ = [
     "ACTIVATIONS",
+    "FORMATS",
     "NETWORKS",
     "Classifier",
+    "FileFormat",
     "ModelSpec",
     "Normalise",
     "build",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from lipgraft.errors import CheckpointError, LipgraftError, unknown_name
 from lipgraft.files import atomic_write_bytes
+from lipgraft.grafting.apply import apply
 from lipgraft.models import tensor_file
-from lipgraft.models.classifier import NETWORKS, Classifier, build
-from lipgraft.models.spec import ModelSpec
+from lipgraft.models.classifier import NETWORKS, Classifier, ModelSpec, build
 from lipgraft.models.zoo import PREFIX, zoo_checkpoint
 from lipgraft.settings import build as build_settings
 from lipgraft.settings import to_mapping
@@ -27,12 +27,31 @@ KEY = "lipgraft"  # of the one metadata entry; safetensors writes several in ran
 FORMAT_VERSION = 1
 
 
+@dataclass(frozen=True)
+class FileFormat:
+    """How models are read from files of another kind, and written to them."""
+
+    read: Callable[[Path], nn.Module]
+    write: Callable[[nn.Module, Path], object]
+
+
+FORMATS: dict[str, FileFormat] = {}
+"""File formats besides safetensors, by suffix; `lipgraft.interop` adds .onnx."""
+
+
 def save(model: nn.Module, path: str | os.PathLike[str], *, extra: Mapping[str, Any] | None = None) -> None:
     """Write the model so that a crash leaves the old file or the new one.
 
     extra: settings to keep with it, as JSON can hold them. A network made by `build`, grafted or not, can be read back
-    with `load(path)`; a module of your own, with `load(path, into=module)`.
+    with `load(path)`; a module of your own, with `load(path, into=module)`. A path that ends in .onnx is written as
+    ONNX, which has no place for `extra`.
     """
+    other = FORMATS.get(Path(path).suffix.lower())
+    if other is not None:
+        if extra:
+            raise CheckpointError(f"{path} cannot hold settings; write a .safetensors file instead.")
+        other.write(model, Path(path))
+        return
     spec = getattr(model, "spec", None)
     state = model.state_dict()
     about = {
@@ -58,8 +77,8 @@ def load(
     that the module lacks, a grafted copy is filled and returned, and the module is left as it was.
     """
     file = _find(path)
-    if file.suffix.lower() == ".onnx":
-        model = _load_onnx(file)
+    if file.suffix.lower() in FORMATS:
+        model = FORMATS[file.suffix.lower()].read(file)
     else:
         stored = tensor_file.read(file)
         model = _build_for(file, stored) if into is None else _with_grafts(file, into, stored)
@@ -142,10 +161,8 @@ def _with_grafts(path: Path, model: nn.Module, stored: tensor_file.TensorFile) -
     present = model.state_dict()
     if all(f"{name}.mask" in present for name in names):
         return model
-    from lipgraft.grafting import apply  # here, because graft builds on this room
-
     try:
-        grafted: nn.Module = apply(model, {name: stored.tensors[f"{name}.mask"] for name in names})
+        grafted = apply(model, {name: stored.tensors[f"{name}.mask"] for name in names})
     except LipgraftError as error:
         raise CheckpointError(f"{path} has grafts that do not fit the network: {error}") from None
     return grafted.to(_float_dtype(stored.tensors))
@@ -174,12 +191,3 @@ def _fill(path: Path, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                 f"{tuple(tensor.shape)} is expected."
             )
     model.load_state_dict(dict(tensors), strict=True)
-
-
-def _load_onnx(path: Path) -> nn.Module:
-    try:
-        interop = importlib.import_module("lipgraft.interop")  # here, because onnx is an optional dependency
-    except ImportError:
-        raise CheckpointError("reading .onnx files needs the onnx package: pip install lipgraft[onnx].") from None
-    model: nn.Module = interop.load_onnx(path)
-    return model

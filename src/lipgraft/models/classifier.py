@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -11,7 +12,19 @@ from torch import nn
 from lipgraft.data.catalogue import entry
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.models.layers import ACTIVATIONS, Normalise
-from lipgraft.models.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """name, dataset, activation, batchnorm: as `build` takes them; input_shape: (C, H, W); classes: how many."""
+
+    name: str
+    dataset: str
+    activation: str
+    batchnorm: bool
+    input_shape: tuple[int, int, int]
+    classes: int
+
 
 Layers = dict[str, nn.Module]
 NETWORKS: dict[str, Callable[[ModelSpec], Layers]] = {}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from lipgraft.models.classifier import Layers, network
+from lipgraft.models.classifier import Layers, ModelSpec, network
 from lipgraft.models.layers import ACTIVATIONS
-from lipgraft.models.spec import ModelSpec
 
 
 @network("conv-big")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from lipgraft.models.classifier import Layers, network
+from lipgraft.models.classifier import Layers, ModelSpec, network
 from lipgraft.models.layers import ACTIVATIONS, conv_size
-from lipgraft.models.spec import ModelSpec
 
 CONVOLUTIONS = ((64, 1), (64, 1), (128, 2), (128, 1), (128, 1))  # (channels, stride); all 3x3 with padding 1
 HIDDEN = 512

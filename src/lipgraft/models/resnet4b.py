@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lipgraft.models.classifier import Layers, network
+from lipgraft.models.classifier import Layers, ModelSpec, network
 from lipgraft.models.layers import ACTIVATIONS, conv_size
-from lipgraft.models.spec import ModelSpec
 
 BLOCKS = ((16, 32, 2), (32, 32, 1), (32, 32, 2), (32, 32, 1))  # (channels in, channels out, stride)
 

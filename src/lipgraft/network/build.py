@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +16,6 @@ from lipgraft.network.lowering import lower
 from lipgraft.network.precision import full_precision
 from lipgraft.network.rewrite import expanded
 from lipgraft.network.tracing import RECOMPUTE_WEIGHTS, trace_fx
-
-if TYPE_CHECKING:
-    from lipgraft.box import Box
 
 # Shapes are found on a batch of this size: not 1, so that a lost batch axis shows.
 _EXAMPLES = 3
@@ -62,16 +58,16 @@ def _random(model: nn.Module, count: int, input_shape: Sequence[int]) -> Tensor:
 
 
 @torch.no_grad()
-def agree(network: Network, model: nn.Module, box: Box) -> None:
+def agree(network: Network, model: nn.Module, lower: Tensor, upper: Tensor) -> None:
     """Refuse a graph that differs from its model at the centres, corners or random points of boxes.
 
-    Of many boxes some are looked at, spread over the batch.
+    lower, upper: (B, *input_shape), the ends of the boxes. Of many boxes some are looked at, spread over the batch.
     """
-    boxes = box[torch.linspace(0, len(box) - 1, min(len(box), _BOXES)).round().long().to(box.lower.device)]
-    shape, dtype = (2, *boxes.lower.shape), boxes.lower.dtype
-    share = torch.rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(0)).to(boxes.lower.device)
-    points = [boxes.centre, boxes.lower, boxes.upper]
-    points += [torch.lerp(boxes.lower, boxes.upper, some) for some in (share[0], share[1].round())]
+    some = torch.linspace(0, len(lower) - 1, min(len(lower), _BOXES)).round().long().to(lower.device)
+    lower, upper = lower[some], upper[some]
+    share = torch.rand((2, *lower.shape), dtype=lower.dtype, generator=torch.Generator().manual_seed(0)).to(lower)
+    points = [(lower + upper) / 2, lower, upper]
+    points += [torch.lerp(lower, upper, weight) for weight in (share[0], share[1].round())]
     with evaluated(model), full_precision():
         for x in points:
             _compare(network, model, x.to(like(model, x)), "at points of the box")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.errors import UnsupportedOperationError
+from lipgraft.network.graph import Network
 
 # What a module keeps in dictionaries of their own; everything else is in vars(module).
 _KEPT = ("_parameters", "_buffers")
@@ -71,9 +72,13 @@ def subject(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def like(model: nn.Module, other: Any = None) -> Tensor:
+def like(model: nn.Module | Network, other: Any = None) -> Tensor:
     """Some number of the model, for its dtype and device; without any, of `other`'s, if that is a tensor of floats."""
-    tensors = chain(model.parameters(), model.buffers())
+    if isinstance(model, Network):
+        values = chain.from_iterable(vars(node).values() for node in model.nodes)
+        tensors: Iterable[Tensor] = (value for value in values if isinstance(value, Tensor))
+    else:
+        tensors = chain(model.parameters(), model.buffers())
     none = torch.empty(0, dtype=torch.float32)
     if isinstance(other, Tensor) and other.is_floating_point():
         none = other.new_empty(0, dtype=torch.promote_types(other.dtype, torch.float32))

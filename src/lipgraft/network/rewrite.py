@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from lipgraft.activations import ReLU
+from lipgraft.network.evaluation import like
 from lipgraft.network.graph import Activation, Add, Conv, Graft, Network, Node, Pad, Scale, Shape
 from lipgraft.network.lowering.naming import unique
-from lipgraft.network.nodes import MaxPool, like_of
+from lipgraft.network.nodes import MaxPool
 
 
 class Rewriter:
@@ -20,7 +21,7 @@ class Rewriter:
 
     def __init__(self, network: Network) -> None:
         self.nodes: list[Node] = []
-        self.like = like_of(network.nodes)
+        self.like = like(network)
         self._names = set(network.names)
 
     def add(self, kind: type[Node], name: str, shape: Shape, *inputs: int, **fields: Any) -> int:

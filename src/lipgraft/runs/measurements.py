@@ -13,6 +13,7 @@ from lipgraft.bounds.relaxations import unstable
 from lipgraft.box import Box
 from lipgraft.data import Dataset, images
 from lipgraft.network import evaluated, trace
+from lipgraft.progress import bar
 from lipgraft.runs.recipe import AttackSettings, LipschitzRecipe
 from lipgraft.sensitivity import lipschitz
 from lipgraft.training import robust_accuracy
@@ -72,9 +73,10 @@ def lipschitz_constants(
     """Each notion's mean over the first correctly classified test images."""
     x, y = images(data.x_test), data.y_test
     x = x[correct(model, x, y)[: settings.count]]
-    means = {
-        notion: float(
-            lipschitz(
+    means = {}
+    for notion in settings.notions if len(x) else ():
+        with bar(f"Lipschitz constants ({notion})", show=progress) as advance:
+            found = lipschitz(
                 model,
                 x,
                 eps,
@@ -82,11 +84,9 @@ def lipschitz_constants(
                 units=settings.units,
                 settings=settings.method,
                 seed=seed,
-                progress=progress,
-            ).mean()
-        )
-        for notion in (settings.notions if len(x) else ())
-    }
+                progress=advance,
+            )
+        means[notion] = float(found.mean())
     return {"means": means, "count": len(x)}
 
 

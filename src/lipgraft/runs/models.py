@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lipgraft import data as datasets
 from lipgraft import grafting, models, training
 from lipgraft.models import fingerprint
+from lipgraft.progress import bar
 from lipgraft.runs.directory import Result, RunDirectory
 from lipgraft.runs.recipe import GraftSettings, ModelRecipe, Recipe
 from lipgraft.settings import to_mapping
@@ -28,7 +29,7 @@ class Workshop:
     data: datasets.Dataset
     device: torch.device
     progress: bool = False
-    _scores: dict[tuple[float, int], grafting.Scores] = field(default_factory=dict)
+    _scores: dict[tuple[float, int | None], grafting.Scores] = field(default_factory=dict)
 
     @cached_property
     def pretrained(self) -> nn.Module:
@@ -62,11 +63,8 @@ class Workshop:
         }
 
         def make(scratch: Path) -> tuple[nn.Module, Result]:
-            scores = self._scores_for(graft)
-            masks = grafting.select(self.pretrained, scores, graft.criterion, graft.ratio, **graft.options)
-            lines = grafting.chosen_lines(graft.lines, self.pretrained, self._calibration(graft)[0])
-            new = grafting.apply(self.pretrained, masks, graft.slope, graft.intercept, lines=lines)
-            return new, grafting.summarise(masks, scores).to_dict()
+            plan = self._plan(graft)
+            return plan.apply(self.pretrained), plan.summary.to_dict()
 
         what = f"{model.title}: grafting {graft.ratio:.0%} of the neurons by {graft.criterion}"
         return self.run.model(f"{model.name}-grafted", what, inputs, make, self.device)
@@ -93,44 +91,45 @@ class Workshop:
 
     def _train(self, folder: Path, start: nn.Module, settings: training.TrainSettings) -> tuple[nn.Module, Result]:
         """Train in a folder, so that a killed run goes on with the epoch it was in."""
-        done = training.train(
-            start,
-            self.data,
-            settings,
-            run_dir=folder,
-            resume=True,
-            device=self.device,
-            seed=self.recipe.seed,
-            progress=self.progress,
-        )
+        with bar("training", show=self.progress, keep=True) as progress:
+            done = training.train(
+                start,
+                self.data,
+                settings,
+                run_dir=folder,
+                resume=True,
+                device=self.device,
+                seed=self.recipe.seed,
+                progress=progress,
+            )
         seconds = sum(record["seconds"] for record in done.history)
         return done.model, {"history": list(done.history), "best_epoch": done.best_epoch, "seconds": seconds}
 
-    def _scores_for(self, graft: GraftSettings) -> grafting.Scores:
-        """Scores over the calibration images, computed once; of the graft only the gain depends, on the slope."""
+    def _plan(self, graft: GraftSettings) -> grafting.Plan:
+        """What becomes a line. Scores are computed once: of the graft only the gain depends, on the slope."""
         recipe, settings = self.recipe, self.recipe.calibration
-        x, y = self._calibration(graft)
-        key = graft.slope, len(x)
-        if key not in self._scores:
-            self._scores[key] = grafting.score(
+        count = graft.calibration or settings.count
+        key = graft.slope, count
+        with bar("scoring neurons", show=self.progress) as progress:
+            plan = grafting.plan(
                 self.pretrained,
-                x,
+                self.data,
                 recipe.eps,
-                settings.bounds,
-                y=y,
-                batch=settings.batch,
+                criterion=graft.criterion,
+                ratio=graft.ratio,
+                options=graft.options,
+                lines=graft.lines,
                 slope=graft.slope,
-                progress=self.progress,
+                intercept=graft.intercept,
+                count=count,
+                bounds=settings.bounds,
+                batch=settings.batch,
+                seed=recipe.seed,
+                scores=self._scores.get(key),
+                progress=progress,
             )
-        return self._scores[key]
-
-    def _calibration(self, graft: GraftSettings) -> tuple[Tensor, Tensor]:
-        """The images to score with and to fit lines to, and their labels."""
-        recipe = self.recipe
-        size = grafting.calibration_size(recipe.network, recipe.data)
-        return grafting.calibration_set(
-            self.data, graft.calibration or recipe.calibration.count or size, seed=recipe.seed
-        )
+        self._scores[key] = plan.scores
+        return plan
 
 
 def history(run: RunDirectory, recipe: Recipe) -> list[dict[str, Any]]:

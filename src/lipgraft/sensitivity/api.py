@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from lipgraft.bounds import METHODS
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.inputs import pixels, radii, seeded
-from lipgraft.network import Network, agree, full_precision, subject, trace
-from lipgraft.sensitivity import jacobian, sampled, upper  # noqa: F401  (they fill the registry)
-from lipgraft.sensitivity.problem import NOTIONS, Problem
-from lipgraft.sensitivity.settings import LipschitzSettings
+from lipgraft.network import Network, agree, full_precision, like, subject, trace
+from lipgraft.sensitivity import interval_jacobian, jacobian, output_width, sampled  # noqa: F401  (they fill the registry)
+from lipgraft.sensitivity.problem import NOTIONS, LipschitzSettings, Problem
 from lipgraft.sensitivity.units import input_weight
 
 
@@ -36,7 +32,7 @@ def lipschitz(
     batch: int | None = None,
     settings: LipschitzSettings | None = None,
     seed: int = 0,
-    progress: bool | None = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
     """The local Lipschitz constant, in the maximum norms, around each image: the largest over all outputs, (B,).
 
@@ -45,7 +41,7 @@ def lipschitz(
     method: "jacobian" and "interval-jacobian", upper bounds; "output-width"; "sampled", a lower bound.
     units: "pixel", or "normalised" for derivatives with respect to the input after the network's own normalisation.
     bounds: the bound method for neurons and outputs, instead of the settings'. per_output: (B, n) instead of (B,).
-    batch: images at a time. seed: for "sampled". progress: True shows a bar, None shows it on a terminal only.
+    batch: images at a time. seed: for "sampled". progress: called with the images done so far and their number.
     NaN or infinity anywhere gives +inf where an upper bound is asked for, and -inf for "sampled".
     """
     if method not in NOTIONS:
@@ -60,11 +56,11 @@ def lipschitz(
         network = (model if isinstance(model, Network) else trace(model, tuple(x.shape[1:]))).to()
         if tuple(x.shape[1:]) != network.input_shape:
             raise SettingsError(f"the inputs have shape {tuple(x.shape[1:])}, the network takes {network.input_shape}.")
-        x = x.to(_like(network, x))
+        x = x.to(like(network, x))
         dtype = torch.promote_types(x.dtype, torch.float32)
         box = Box.linf(x, eps, low=low, high=high)
         if isinstance(model, nn.Module):
-            agree(network, model, box)
+            agree(network, model, box.lower, box.upper)
         if chosen.double:
             x, network = x.double(), network.to(dtype=torch.float64)
             box = Box.linf(x, eps, low=low, high=high)
@@ -72,9 +68,13 @@ def lipschitz(
         weight = input_weight(units, network, x)
         generator = seeded(seed, x.device)
         out = torch.empty(len(x), network.output_shape[0], dtype=dtype, device=x.device)
-        for rows in _batches(len(x), batch or default_batch(x.device), progress, method):
+        batch = batch or default_batch(x.device)
+        for first in range(0, len(x), batch):
+            rows = slice(first, first + batch)
             problem = Problem(network, box[rows], radius[rows], weight, settings, generator)
             out[rows] = chosen.rounded(chosen.norms(problem), dtype)
+            if progress is not None:
+                progress(min(first + batch, len(x)), len(x))
     return out if per_output else out.amax(1)
 
 
@@ -92,17 +92,3 @@ def _check(batch: int | None, settings: LipschitzSettings) -> None:
         raise SettingsError("the Jacobian bound needs branches >= 0, iterations >= 1 and together >= 0.")
     if settings.samples < 1 or settings.steps < 0:
         raise SettingsError(f"sampling needs samples >= 1 and steps >= 0, got {settings.samples} and {settings.steps}.")
-
-
-def _like(network: Network, x: Tensor) -> Tensor:
-    """Some number of the network, for its dtype and device."""
-    tensors = (value for node in network.nodes for value in vars(node).values() if isinstance(value, Tensor))
-    return next((t for t in tensors if t.is_floating_point()), x)
-
-
-def _batches(count: int, batch: int, progress: bool | None, method: str) -> Iterator[slice]:
-    slices = [slice(i, i + batch) for i in range(0, count, batch)]
-    shown = sys.stderr.isatty() if progress is None else progress
-    if not shown:
-        return iter(slices)
-    return iter(track(slices, f"Lipschitz constants ({method})", console=Console(stderr=True), transient=True))

@@ -1,4 +1,4 @@
-"""Walking back from the outputs and from every uncertain neuron of the middle network."""
+"""Walking back from the outputs and from every uncertain neuron of the middle network; bounds neuron by neuron."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.memory import chunked
-from lipgraft.sensitivity.middle import Middle, Uncertain
+from lipgraft.bounds.numerics import guard_upper
+from lipgraft.sensitivity.middle_network import Middle, Uncertain
 
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """t = rows + e V and |e| <= radius |adjoints + e B|, see `middle`. K outputs, N uncertain neurons, M of them kept.
+    """t = rows + e V and |e| <= radius |adjoints + e B|, see `middle_network`.
 
+    Shapes: K outputs, N uncertain neurons, M of them kept.
     rows: (B, K, n). adjoints: (B, K, N). radius: (B, N).
     reach: (B, K, N), bounds of |adjoints + e B|, hence radius * reach of |e|, for every neuron by itself.
     spread: (B, K, n), the bound of |e V| that follows.
@@ -102,3 +104,19 @@ def _add(total: Tensor, by_others: Tensor | None, group: Uncertain, problems: sl
     total[problems] += moved
     if by_others is not None and not group.kept:
         by_others[problems] += moved
+
+
+def linear_norms(middle: Middle, expansion: Expansion, weight: Tensor) -> Tensor:
+    """The row t = t_m + e V lies within the spread p of t_m, where |e V| <= p. (B, K).
+
+    Above |t_i| on that interval lies the chord of slope a_i = t_m,i / p_i, clipped to [-1, 1], so that
+    |t|_1 <= sum max(|t_m,i|, p_i) + a (e V)', and a (e V)' = e (V a') is bounded neuron by neuron, after the sum over
+    the inputs. Without the chord: |t|_1 <= sum |t_m,i| + p_i. The smaller one counts.
+    """
+    rows, spread = expansion.rows, expansion.spread
+    size = rows.abs()
+    slope = torch.where(size < spread, rows / torch.where(spread > 0, spread, 1.0), rows.sign())
+    felt = middle.forward(slope.view(*slope.shape[:2], *middle.network.input_shape) * weight)
+    remainders = expansion.radius.unsqueeze(1) * expansion.reach
+    chord = torch.maximum(size, spread).sum(2) + (remainders * felt.abs()).sum(2)
+    return guard_upper(torch.minimum((size + spread).sum(2), chord))

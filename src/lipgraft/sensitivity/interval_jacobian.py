@@ -8,10 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipgraft.bounds import METHODS
+from lipgraft.bounds.crown import prepare
 from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.numerics import guard_upper
 from lipgraft.network.graph import Activation, Affine, Network, Shape
 from lipgraft.network.nodes import Cache
-from lipgraft.sensitivity.adjoint import walk_back
+from lipgraft.sensitivity.chain_rule import walk_back
+from lipgraft.sensitivity.problem import Problem, finite_images, notion, slope_ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,3 +77,24 @@ def interval_adjoints(network: Network, slopes: Mapping[int, Interval], rows: Te
 def norm_bound(t: Range, weight: Tensor) -> Tensor:
     """sum over inputs of weight max(|lower|, |upper|): (B, K). weight: (*input_shape,), see `units`."""
     return (torch.maximum(t.lower.abs(), t.upper.abs()) * weight).flatten(2).sum(-1)
+
+
+@notion("interval-jacobian")
+def interval_jacobian(problem: Problem) -> Tensor:
+    """sum over inputs of the largest |dy/dx| that interval arithmetic allows: (B, n)."""
+    return interval_norms(problem)[0]
+
+
+def interval_norms(problem: Problem) -> tuple[Tensor, dict[int, Interval]]:
+    """`interval_jacobian`, with the ranges of the derivatives that it came from."""
+    backward, _ = METHODS[problem.settings.bounds]
+    prepared = prepare(problem.network, problem.box, backward=backward)
+    slopes = slope_ranges(problem.network, prepared.layers())
+    norms = range_norms(problem, slopes)
+    return torch.where(finite_images(prepared)[:, None], norms, torch.inf), slopes
+
+
+def range_norms(problem: Problem, slopes: Mapping[int, Interval]) -> Tensor:
+    """Bounds of the l1 norms of all rows, from the ranges of the derivatives, by interval arithmetic: (B, n)."""
+    rows = one_hot_rows(problem.network, problem.box.lower).expand(len(problem.box), -1, -1)
+    return guard_upper(norm_bound(interval_adjoints(problem.network, slopes, rows), problem.weight))

@@ -9,15 +9,12 @@ from torch import Tensor
 
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.memory import LIVE, chunked
-from lipgraft.sensitivity.branch import branched_norms
-from lipgraft.sensitivity.effects import effects, strongest
-from lipgraft.sensitivity.expansion import expand
-from lipgraft.sensitivity.interval_jacobian import one_hot_rows
-from lipgraft.sensitivity.linear import linear_norms
-from lipgraft.sensitivity.middle import Middle
-from lipgraft.sensitivity.multipliers import quadratic_norms
+from lipgraft.sensitivity.branching import branched_norms
+from lipgraft.sensitivity.expansion import expand, linear_norms
+from lipgraft.sensitivity.interval_jacobian import interval_norms, one_hot_rows
+from lipgraft.sensitivity.middle_network import Middle, effects, strongest
 from lipgraft.sensitivity.problem import Problem, notion
-from lipgraft.sensitivity.upper import interval_norms
+from lipgraft.sensitivity.quadratic import quadratic_norms
 
 GPU_BUDGET = 18 * 2**30
 """Bytes for images taken together: the small factors on their matrices' diagonals take as long for one as for fifty."""

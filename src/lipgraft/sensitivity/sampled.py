@@ -10,8 +10,7 @@ from lipgraft.box import Box
 from lipgraft.network import evaluate
 from lipgraft.network.graph import Activation, Network
 from lipgraft.network.nodes import Cache
-from lipgraft.sensitivity.adjoint import walk_back
-from lipgraft.sensitivity.derivative import slope_at
+from lipgraft.sensitivity.chain_rule import slope_at, walk_back
 from lipgraft.sensitivity.interval_jacobian import one_hot_rows
 from lipgraft.sensitivity.problem import Problem, notion
 

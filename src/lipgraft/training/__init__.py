@@ -1,9 +1,9 @@
 """Training: objectives and regularisers by name, one loop for pre-training and fine-tuning, and its measures."""
 
-from lipgraft.training import objectives, regularisers
 from lipgraft.training.evaluate import RobustAccuracy, accuracy, robust_accuracy
 from lipgraft.training.loop import TrainResult, train
-from lipgraft.training.registry import OBJECTIVES, REGULARISERS
+from lipgraft.training.objectives import OBJECTIVES
+from lipgraft.training.regularisers import REGULARISERS
 from lipgraft.training.schedule import SCHEDULES
 from lipgraft.training.settings import PRESETS, TrainSettings, preset
 
@@ -16,9 +16,7 @@ __all__ = [
     "TrainResult",
     "TrainSettings",
     "accuracy",
-    "objectives",
     "preset",
-    "regularisers",
     "robust_accuracy",
     "train",
 ]

@@ -14,7 +14,7 @@ WARM_UP = 3
 
 def runner(step: Step) -> Callable[[], None]:
     """What to call for each step: the captured step on a GPU, if the settings allow it; elsewhere the step itself."""
-    if step.x.device.type != "cuda" or not step.task.settings.capture:
+    if step.x.device.type != "cuda" or not step.settings.capture:
         return step
     return capture(step)
 

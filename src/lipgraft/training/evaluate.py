@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lipgraft.attacks.search import default_batch, search
 from lipgraft.data import images
 from lipgraft.errors import SettingsError
-from lipgraft.network import evaluated
+from lipgraft.network import evaluated, like
 
 REPORT_AFTER = (1, 10, 100)
 """Numbers of restarts after which robust accuracy is reported."""
@@ -58,7 +58,7 @@ def robust_accuracy(
     """
     if len(x) == 0:
         raise SettingsError("robust accuracy needs at least one image.")
-    device = _device(model, x)
+    device = like(model, x).device
     generator = torch.Generator(device).manual_seed(seed)
     alive = _correct(model, x, y, batch)
     clean = float(alive.float().mean())
@@ -89,7 +89,7 @@ def robust_accuracy(
 
 def _correct(model: nn.Module, x: Tensor, y: Tensor, batch: int | None) -> Tensor:
     """(N,) on the CPU."""
-    device = _device(model, x)
+    device = like(model, x).device
     size = batch or default_batch(device)
     with torch.no_grad(), evaluated(model):
         parts = [
@@ -101,8 +101,3 @@ def _correct(model: nn.Module, x: Tensor, y: Tensor, batch: int | None) -> Tenso
 
 def _floats(x: Tensor) -> Tensor:
     return images(x) if x.dtype == torch.uint8 else x
-
-
-def _device(model: nn.Module, x: Tensor) -> torch.device:
-    parameter = next(model.parameters(), None)
-    return x.device if parameter is None else parameter.device

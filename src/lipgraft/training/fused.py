@@ -15,8 +15,7 @@ from torch import Tensor
 
 from lipgraft.attacks.ascent import input_gradient, project, random_start
 from lipgraft.attacks.methods import fgsm_steps
-from lipgraft.training.objectives.adversary import pixel_box
-from lipgraft.training.registry import Batch, Task
+from lipgraft.training.objectives.adversary import AttackSettings
 from lipgraft.training.regularisers.grad_align import (
     cross_entropy_of,
     directional_loss,
@@ -25,17 +24,20 @@ from lipgraft.training.regularisers.grad_align import (
     use_tangent,
     with_gradient_of,
 )
+from lipgraft.training.settings import TrainSettings
 from lipgraft.training.tangent import value, value_and_tangent
+from lipgraft.training.task import Batch, Task, pixel_box
 
 
 def applies(task: Task) -> bool:
     """FAT and gradient alignment are both asked for, and the network has a directional derivative."""
-    return task.settings.objective == "fat" and task.settings.grad_align > 0 and use_tangent(task)
+    settings = task.own(TrainSettings)
+    return settings.objective == "fat" and settings.grad_align > 0 and use_tangent(task)
 
 
 def fat_grad_align(task: Task, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of `fat`, its logits (B, n), and the value of `grad_align`."""
-    network, settings = task.network, task.settings
+    network, settings = task.network, task.own(AttackSettings)
     assert network is not None
     x, y, eps = batch.x, batch.y, settings.eps
     lower, upper = pixel_box(x, eps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,19 +17,22 @@ from lipgraft.attacks.search import search
 from lipgraft.data import Dataset, images
 from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.locking import held
-from lipgraft.models.spec import ModelSpec
+from lipgraft.models.classifier import ModelSpec
 from lipgraft.settings import to_mapping
 from lipgraft.training.capture import runner
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state
 from lipgraft.training.evaluate import accuracy
-from lipgraft.training.log import Bar, MetricsFile, TensorBoard
+from lipgraft.training.log import MetricsFile, TensorBoard
 from lipgraft.training.prepare import is_finite, permutation, prepare, seed_for
 from lipgraft.training.pruning import apply_masks, keep_masks
 from lipgraft.training.schedule import factors
-from lipgraft.training.settings import TrainSettings
+from lipgraft.training.settings import TrainSettings, preset
 
-BAR_EVERY = 20
-"""Steps between two movements of the progress bar."""
+TELL_EVERY = 20
+"""Steps between two calls of `progress`."""
+
+Tell = Callable[[int, int, Mapping[str, float]], None]
+"""What `progress` is called with: steps done, steps of the run, the record of the last epoch (empty before)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,24 +50,26 @@ class TrainResult:
 def train(
     model: nn.Module,
     data: Dataset,
-    settings: TrainSettings,
+    settings: TrainSettings | str,
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
     device: str | torch.device = "auto",
     seed: int = 0,
-    progress: bool = False,
+    progress: Tell | None = None,
 ) -> TrainResult:
     """Train the model in place and leave it with the chosen weights, in evaluation mode.
 
+    settings: of the run, or the name of a preset, a key of `training.PRESETS`.
     run_dir: gets metrics.jsonl, checkpoints/state.safetensors after each epoch, checkpoints/last.safetensors and
     best.safetensors at the end; None writes nothing. resume: go on from the state in run_dir, if there is one; on a
-    CPU the result is that of an uninterrupted run, bit for bit. progress: show a progress bar.
+    CPU the result is that of an uninterrupted run, bit for bit. progress: called every few steps, see `Tell`.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     directory = None if run_dir is None else Path(run_dir)
     with nullcontext() if directory is None else held(directory):
+        settings = preset(settings) if isinstance(settings, str) else settings
         run = _Run(model, data, settings, directory, torch.device(device), seed)
         run.begin(resume)
         try:
@@ -116,20 +121,18 @@ class _Run:
         if self.settings.tensorboard:
             self.writers.append(TensorBoard(self.directory / "tensorboard").write)
 
-    def epochs(self, show: bool) -> None:
-        first, last, steps = self.progress.epoch, self.settings.epochs, self.step.steps
+    def epochs(self, tell: Tell | None) -> None:
+        first, last = self.progress.epoch, self.settings.epochs
         if first >= last:
             return
-        with Bar("training", steps * last, steps * first, show=show) as bar:
-            take_step = runner(self.step)
-            for epoch in range(first, last):
-                began = time.perf_counter()
-                record = {**self._one_epoch(epoch, take_step, bar), **self._validate(epoch)}
-                record["seconds"] = time.perf_counter() - began
-                self._account(record)
-                bar.show(record)
-                if (epoch + 1) % self.settings.checkpoint_every == 0 or epoch + 1 == last:
-                    self._write_state()
+        take_step = runner(self.step)
+        for epoch in range(first, last):
+            began = time.perf_counter()
+            record = {**self._one_epoch(epoch, take_step, tell), **self._validate(epoch)}
+            record["seconds"] = time.perf_counter() - began
+            self._account(record)
+            if (epoch + 1) % self.settings.checkpoint_every == 0 or epoch + 1 == last:
+                self._write_state()
 
     def finish(self) -> TrainResult:
         """Write the models and leave the chosen one in the module."""
@@ -147,7 +150,7 @@ class _Run:
         chosen = None if self.directory is None else self._file(self.settings.select)
         return TrainResult(self.model, self.progress.history, self.progress.best_epoch, chosen)
 
-    def _one_epoch(self, epoch: int, take_step: Callable[[], None], bar: Bar) -> dict[str, float]:
+    def _one_epoch(self, epoch: int, take_step: Callable[[], None], tell: Tell | None) -> dict[str, float]:
         """All steps of an epoch; the means of what they measured."""
         step, task = self.step, self.step.task
         task.generator.manual_seed(seed_for(self.seed, epoch, "steps"))
@@ -160,8 +163,9 @@ class _Run:
             take_step()
             if at_once and step.diverged:
                 self._give_up(epoch)
-            if i % BAR_EVERY == 0 or i == step.steps:
-                bar.advance((i - 1) % BAR_EVERY + 1)
+            if tell is not None and (i % TELL_EVERY == 0 or i == step.steps):
+                last = self.progress.history[-1] if self.progress.history else {}
+                tell(epoch * step.steps + i, self.settings.epochs * step.steps, last)
         if step.diverged or not is_finite(self.model):
             self._give_up(epoch)
         return {"epoch": epoch + 1, "lr": rates[0] * self.settings.lr, **step.means()}

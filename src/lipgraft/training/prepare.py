@@ -12,12 +12,13 @@ from lipgraft.data.augment import AUGMENT, unchanged
 from lipgraft.errors import NumericalError, SettingsError, UnsupportedOperationError
 from lipgraft.network import trace
 from lipgraft.network.graph import Graft, Network
+from lipgraft.training.objectives import objective_named
 from lipgraft.training.optimiser import Sgd
 from lipgraft.training.pruning import apply_masks, keep_masks
-from lipgraft.training.registry import Task, objective_named
 from lipgraft.training.schedule import schedule_named
 from lipgraft.training.settings import TrainSettings
 from lipgraft.training.step import Step
+from lipgraft.training.task import Task
 
 MODE_DEPENDENT = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 """Layers that compute something else in training than in evaluation, so that the traced graph is not the step's."""

@@ -9,10 +9,13 @@ from torch import Tensor
 
 from lipgraft.data import images
 from lipgraft.training import fused
+from lipgraft.training.objectives import objective_named
 from lipgraft.training.optimiser import Sgd, clipped
 from lipgraft.training.precision import products_in, resolve
 from lipgraft.training.pruning import apply_masks
-from lipgraft.training.registry import REGULARISERS, Batch, Task, objective_named
+from lipgraft.training.regularisers import REGULARISERS
+from lipgraft.training.settings import TrainSettings
+from lipgraft.training.task import Batch, Task
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -27,8 +30,9 @@ class Step:
     def __init__(
         self, task: Task, optimiser: Sgd, x: Tensor, y: Tensor, augment: Augment, keep: dict[str, Tensor]
     ) -> None:
-        settings, device = task.settings, x.device
+        settings, device = task.own(TrainSettings), x.device
         self.task, self.optimiser, self.x, self.y, self.augment, self.keep = task, optimiser, x, y, augment, keep
+        self.settings = settings
         self.objective = objective_named(settings.objective)
         self.weights = settings.weights()
         self.steps = len(x) // settings.batch
@@ -56,7 +60,7 @@ class Step:
             gradients = torch.autograd.grad(loss, self.optimiser.parameters, materialize_grads=True)
         loss = loss.detach()
         torch.maximum(self.diverged, 1 - torch.isfinite(loss).float(), out=self.diverged)
-        gradients = clipped(gradients, self.task.settings.clip)
+        gradients = clipped(gradients, self.settings.clip)
         self.optimiser.step(gradients, self.rates.index_select(0, self.position).squeeze(0), self.diverged)
         apply_masks(self.task.model, self.keep)
         accuracy = (logits.detach().argmax(1) == batch.y).float().mean()

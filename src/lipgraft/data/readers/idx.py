@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lipgraft.data.catalogue import Entry
-from lipgraft.data.location import find_file
+from lipgraft.data.files import find_file
 from lipgraft.data.readers.arrays import Arrays, Bytes, checked, reads
 from lipgraft.errors import DataError
 

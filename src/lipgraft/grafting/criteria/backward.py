@@ -10,10 +10,8 @@ from torch import Tensor
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.criteria.ranking import every, instability_keys, shapes_of, split, top, top_within
 from lipgraft.grafting.criteria.registry import criterion
-from lipgraft.grafting.scores.region import last_layers
-from lipgraft.grafting.scores.table import LayerScores, Scores
-from lipgraft.grafting.scores.weighted_interval import s_wi
-from lipgraft.grafting.scores.weights import weight_factor
+from lipgraft.grafting.scores import LayerScores, Scores, s_wi
+from lipgraft.grafting.weights import last_layers, weight_factor
 from lipgraft.network.graph import Network
 from lipgraft.settings import setting
 

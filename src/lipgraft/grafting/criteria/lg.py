@@ -11,7 +11,7 @@ from lipgraft.errors import SettingsError
 from lipgraft.grafting.criteria.ranked import gradients
 from lipgraft.grafting.criteria.ranking import dense_rank, every, min_max, shapes_of, split, top_within
 from lipgraft.grafting.criteria.registry import criterion
-from lipgraft.grafting.scores.table import Scores
+from lipgraft.grafting.scores import Scores
 from lipgraft.network.graph import Network
 from lipgraft.settings import setting
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.criteria.ranking import every, shapes_of, split, top
 from lipgraft.grafting.criteria.registry import criterion
-from lipgraft.grafting.scores.table import Scores
+from lipgraft.grafting.scores import Scores
 from lipgraft.network.graph import Network
 from lipgraft.settings import setting
 

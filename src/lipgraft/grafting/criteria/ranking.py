@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from lipgraft.grafting.scores.table import LayerScores, Scores
+from lipgraft.grafting.scores import LayerScores, Scores
 from lipgraft.network.graph import Shape
 
 

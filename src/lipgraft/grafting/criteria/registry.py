@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.grafting.scores.table import Scores
+from lipgraft.grafting.scores import Scores
 from lipgraft.network.graph import Network
 
 

@@ -6,7 +6,7 @@ from lipgraft.network.nodes.conv_transpose import ConvTranspose
 from lipgraft.network.nodes.elementwise import Add, Pad, Reshape, Scale
 from lipgraft.network.nodes.linear import Linear
 from lipgraft.network.nodes.max_pool import MaxPool
-from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape, like_of
+from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape
 
 __all__ = [
     "Activation",
@@ -24,5 +24,4 @@ __all__ = [
     "Reshape",
     "Scale",
     "Shape",
-    "like_of",
 ]

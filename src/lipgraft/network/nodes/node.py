@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-import torch
 from torch import Tensor
 
 from lipgraft.activations.curve import Interval, OnnxWriter
@@ -171,9 +170,3 @@ class Weighted(Affine):
     def _onnx_constants(self, writer: OnnxWriter, name: str) -> list[str]:
         parts = {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
         return [writer.constant(f"{name}_{part}", tensor) for part, tensor in parts.items()]
-
-
-def like_of(nodes: tuple[Node, ...]) -> Tensor:
-    """Some floating-point tensor of the nodes, for its dtype and device."""
-    tensors = (value for node in nodes for value in vars(node).values() if isinstance(value, Tensor))
-    return next((t for t in tensors if t.is_floating_point()), torch.empty(0))

@@ -1,5 +1,37 @@
-"""One file per objective; importing this package fills the registry."""
+"""One file per objective, with its own settings; a row and a base class for each here."""
 
-from lipgraft.training.objectives import fat, fgsm_mep, fgsm_pco, pgd, standard, trades
+from __future__ import annotations
 
-__all__ = ["fat", "fgsm_mep", "fgsm_pco", "pgd", "standard", "trades"]
+from dataclasses import dataclass
+
+from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.training.objectives.fat import fat
+from lipgraft.training.objectives.fgsm_mep import MepSettings, fgsm_mep, reset_sometimes
+from lipgraft.training.objectives.fgsm_pco import fgsm_pco, reset_once
+from lipgraft.training.objectives.pgd import pgd
+from lipgraft.training.objectives.standard import standard
+from lipgraft.training.objectives.trades import TradesSettings, trades
+from lipgraft.training.task import Objective
+
+OBJECTIVES: dict[str, Objective] = {
+    "standard": Objective(standard),
+    "fat": Objective(fat),
+    "pgd": Objective(pgd),
+    "trades": Objective(trades),
+    "fgsm-mep": Objective(fgsm_mep, memory=("delta", "momentum"), begin_epoch=reset_sometimes),
+    "fgsm-pco": Objective(fgsm_pco, memory=("delta",), begin_epoch=reset_once),
+}
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings(TradesSettings, MepSettings):
+    """The settings of all objectives."""
+
+
+def objective_named(name: str) -> Objective:
+    if name not in OBJECTIVES:
+        raise SettingsError(unknown_name("objective", name, list(OBJECTIVES)))
+    return OBJECTIVES[name]
+
+
+__all__ = ["OBJECTIVES", "ObjectiveSettings", "objective_named"]

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.attacks.ascent import Loss, ascend, random_start
+from lipgraft.attacks.methods import cross_entropy
 from lipgraft.network import evaluated
-from lipgraft.training.registry import Batch, Task
+from lipgraft.settings import setting
+from lipgraft.training.task import Batch, StepSettings, Task, check, pixel_box
 
 
-def pixel_box(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The ends of the eps-box around x within [0, 1]."""
-    return (x - eps).clamp(min=0.0), (x + eps).clamp(max=1.0)
+@dataclass(frozen=True)
+class AttackSettings(StepSettings):
+    """Of every objective that attacks."""
+
+    attack_steps: int = setting(10, "Steps of the attack inside pgd and trades.")
+    attack_step_size: float | None = setting(None, "Step of the attack as a multiple of eps; by default its own.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("attack_steps", self.attack_steps, self.attack_steps >= 1, "a whole number >= 1")
+        if self.attack_step_size is not None:
+            check("attack_step_size", self.attack_step_size, self.attack_step_size > 0, "a finite number > 0")
 
 
 def adversarial(task: Task, batch: Batch, steps: Sequence[float], loss: Loss | None = None) -> Tensor:
@@ -22,7 +33,7 @@ def adversarial(task: Task, batch: Batch, steps: Sequence[float], loss: Loss | N
     eps = task.settings.eps
     lower, upper = pixel_box(batch.x, eps)
     start = random_start(batch.x, eps, lower, upper, task.generator)
-    climb = loss or (lambda logits: F.cross_entropy(logits, batch.y, reduction="none"))
+    climb = loss or (lambda logits: cross_entropy(logits, batch.y))
     with evaluated(task.model):
         x, _ = ascend(task.model, start, lower, upper, climb, eps=eps, steps=steps)
     return x

@@ -7,13 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.training.objectives.prior import (
+    PriorSettings,
     moved,
     remember,
     reset_perturbations,
     smoothed_cross_entropy,
     starting_point,
 )
-from lipgraft.training.registry import Batch, Task, objective
+from lipgraft.training.task import Batch, Task
 
 REACH = 1.5
 """How far the mixture reaches beyond the new perturbation."""
@@ -25,13 +26,12 @@ def reset_once(task: Task, epoch: int) -> None:
         reset_perturbations(task)
 
 
-@objective("fgsm-pco", memory=("delta",), begin_epoch=reset_once)
 def fgsm_pco(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
     """LS(f(x_mix)) + weight |MSE(f(x + d_F), f(x + d)) - MSE(f(x + d_F), f(x_mix))|, with the remembered d,
 
     d_F = clip(d + alpha sign g), c = 1 - softmax(f(x + d))_y, x_mix = c (x + d) + (1 - c)(x + 1.5 d_F); next d = d_F.
     """
-    settings = task.settings
+    settings = task.own(PriorSettings)
     start = starting_point(task, batch)
     before = task.model(start)
     loss = smoothed_cross_entropy(before, batch.y, settings.true_share)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.training.registry import Batch, Task
+from lipgraft.settings import setting
+from lipgraft.training.objectives.adversary import AttackSettings
+from lipgraft.training.task import Batch, Task, check
+
+
+@dataclass(frozen=True)
+class PriorSettings(AttackSettings):
+    """Of `fgsm-mep` and `fgsm-pco`."""
+
+    prior_weight: float = setting(10.0, "Weight of the consistency term in fgsm-mep and fgsm-pco.")
+    true_share: float = setting(0.6, "Share of the true class in the smoothed labels of fgsm-mep and fgsm-pco.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("prior_weight", self.prior_weight, self.prior_weight >= 0, "a finite number >= 0")
+        check("true_share", self.true_share, 0 < self.true_share <= 1, "in (0, 1]")
 
 
 def smoothed_cross_entropy(logits: Tensor, y: Tensor, true_share: float) -> Tensor:
@@ -27,7 +44,8 @@ def reset_perturbations(task: Task) -> None:
 
 def step_size(task: Task) -> float:
     """alpha as a multiple of eps: 1 unless set."""
-    return 1.0 if task.settings.attack_step_size is None else task.settings.attack_step_size
+    size = task.own(AttackSettings).attack_step_size
+    return 1.0 if size is None else size
 
 
 def starting_point(task: Task, batch: Batch) -> Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.training.registry import Batch, Task, objective
+from lipgraft.training.task import Batch, Task
 
 
-@objective("standard")
 def standard(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
     """CE(f(x), y)."""
     logits = task.model(batch.x)

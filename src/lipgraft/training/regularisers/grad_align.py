@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.attacks.ascent import input_gradient
-from lipgraft.training.registry import Batch, Task, regulariser
+from lipgraft.attacks.ascent import Loss, input_gradient
+from lipgraft.attacks.methods import cross_entropy
+from lipgraft.settings import setting
 from lipgraft.training.tangent import value_and_tangent
+from lipgraft.training.task import Batch, StepSettings, Task, check
 
 FLOOR = 1e-4
 """Gradients shorter than this share of the batch's longest are rounding, and so is their direction.
@@ -18,7 +21,17 @@ cosine divides by that length: one such image in a batch is enough to throw the 
 """
 
 
-@regulariser("grad-align")
+@dataclass(frozen=True)
+class GradAlignSettings(StepSettings):
+    """Of `grad-align`."""
+
+    grad_align: float = setting(0.2, "Weight of gradient alignment.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("grad_align", self.grad_align, self.grad_align >= 0, "a finite number >= 0")
+
+
 def grad_align(task: Task, batch: Batch) -> Tensor:
     """R = 1 - mean cos(g1, g2): g1 the gradient of CE at x (held fixed), g2 that at x + U(-eps, eps).
 
@@ -80,8 +93,9 @@ def misalignment(g1: Tensor, g2: Tensor) -> tuple[Tensor, Tensor]:
     return ((1 - cosine) * share).sum(), v.reshape(shape)
 
 
-def cross_entropy_of(y: Tensor):  # type: ignore[no-untyped-def]
-    return lambda logits: F.cross_entropy(logits, y, reduction="none")
+def cross_entropy_of(y: Tensor) -> Loss:
+    """The loss of each image with these labels, as a function of the logits."""
+    return lambda logits: cross_entropy(logits, y)
 
 
 def directional_loss(logits: Tensor, tangent: Tensor, y: Tensor) -> Tensor:

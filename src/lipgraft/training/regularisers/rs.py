@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from lipgraft.training.registry import Batch, Task, regulariser
+from lipgraft.settings import setting
 from lipgraft.training.regularisers.intervals import pre_activations
+from lipgraft.training.task import Batch, StepSettings, Task, check
 
 
-@regulariser("rs")
+@dataclass(frozen=True)
+class RsSettings(StepSettings):
+    """Of `rs`."""
+
+    rs: float = setting(0.0, "Weight of the ReLU stability loss.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("rs", self.rs, self.rs >= 0, "a finite number >= 0")
+
+
 def rs(task: Task, batch: Batch) -> Tensor:
     """- sum tanh(1 + lb ub) over the neurons that are not grafted; mean over the batch."""
     total = batch.x.new_zeros(())

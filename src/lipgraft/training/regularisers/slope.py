@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lipgraft.training.registry import Batch, Task, regulariser
+from lipgraft.settings import setting
 from lipgraft.training.regularisers.intervals import pre_activations
+from lipgraft.training.task import Batch, StepSettings, Task, check
 
 INNER = {"printed": 1.0, "symmetric": 2.0}
 """The c of 1 - tanh(k (1 - c s)^2): 1 as printed; 2 makes it largest at s = 1/2 and small at both ends."""
@@ -20,12 +22,32 @@ def penalty(s: Tensor, form: str, k: float) -> Tensor:
     return 1 - torch.tanh(k * (1 - INNER[form] * s).square())
 
 
-@regulariser("slope")
+@dataclass(frozen=True)
+class SlopeSettings(StepSettings):
+    """Of `slope`."""
+
+    slope: float = setting(0.0, "Weight of the slope loss (paper: 5e-5).")
+    slope_form: str = setting(
+        "printed",
+        "printed: 1 - tanh(k (1-s)^2), as in the paper; symmetric: 1 - tanh(k (1-2s)^2).",
+        choices=("printed", "symmetric"),
+    )
+    slope_k: float = setting(2.0, "The k of the slope loss.")
+    slope_scope: str = setting(
+        "all", "Neurons in the slope loss: all, only unstable or only grafted.", choices=("all", "unstable", "grafted")
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("slope", self.slope, self.slope >= 0, "a finite number >= 0")
+        check("slope_k", self.slope_k, self.slope_k >= 0, "a finite number >= 0")
+
+
 def slope(task: Task, batch: Batch) -> Tensor:
     """Sum of the penalty of s = ub / (ub - lb) over unstable neurons, mean over the batch; plus that of s = gamma
     over grafted neurons. Stable neurons do not count.
     """
-    settings = task.settings
+    settings = task.own(SlopeSettings)
     total = batch.x.new_zeros(())
     for node, centre, radius in pre_activations(task, batch):
         if settings.slope_scope != "grafted":

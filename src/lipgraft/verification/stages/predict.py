@@ -17,7 +17,7 @@ def predict(job: Job, images: list[int]) -> Outcome[int]:
     ledger = job.ledger
     with ledger.share(images):
         index = job.index(images)
-        agree(job.network, job.model, job.box[index])
+        agree(job.network, job.model, job.box.lower[index], job.box.upper[index])
         logits = job.logits(job.x[index])
         margin = -worst_margin(logits, job.y[index])
         sound = torch.isfinite(logits).all(1) & job.finite[index]

@@ -1,4 +1,4 @@
-"""The Jacobian's rows, node by node from the output to the input.
+"""The chain rule: the Jacobian's rows, node by node from the output to the input.
 
 The adjoint g_i of node i is the derivative of one output with respect to the node's value. Going back through an affine
 node multiplies it by the transposed matrix, through an activation by the activation's derivative; where a value is
@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, Self, TypeVar
 
+import torch
+from torch import Tensor
+
+from lipgraft.activations import Interval
 from lipgraft.network.graph import Activation, Add, Affine, Network, Shape
 
 
@@ -48,3 +52,27 @@ def walk_back(
                 arrived = affine(node, g, network.nodes[j].shape)
             waiting[j] = waiting[j] + arrived if j in waiting else arrived
     return waiting.get(0)
+
+
+def slope_at(node: Activation, z: Tensor, step: Tensor | None = None) -> Tensor:
+    """act'(z), or gamma where the neuron is grafted. (..., *shape) -> the same.
+
+    step: a length for every neuron. With it, autograd sees the steps of a kinked activation's derivative as smooth
+    ones of about that length, so that there is a direction in which the derivative grows; the value stays exact.
+    """
+    curve = node.curve
+    slope = curve.derivative(z)
+    if curve.kinks and step is not None:
+        jumps = zip(curve.kinks, curve.slopes, curve.slopes[1:], strict=False)
+        smooth = torch.stack([(right - left) * torch.sigmoid((z - kink) / step) for kink, left, right in jumps]).sum(0)
+        slope = slope.detach() + (smooth - smooth.detach())
+    return slope if node.graft is None else torch.where(node.graft.mask, node.graft.gamma, slope)
+
+
+def slope_range(node: Activation, lb: Tensor, ub: Tensor) -> Interval:
+    """The range of act' over [lb, ub], or exactly gamma where the neuron is grafted. Both (B, *shape)."""
+    lower, upper = node.curve.derivative_range(lb, ub)
+    if node.graft is None:
+        return lower, upper
+    mask, gamma = node.graft.mask, node.graft.gamma
+    return torch.where(mask, gamma, lower), torch.where(mask, gamma, upper)

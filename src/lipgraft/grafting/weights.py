@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -10,13 +11,56 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError, unknown_name
-from lipgraft.grafting.scores.region import Region, region
-from lipgraft.network.graph import Affine, Network, Node, Shape
-from lipgraft.network.nodes import MaxPool, like_of
+from lipgraft.network import like
+from lipgraft.network.graph import Activation, Affine, Network, Node, Shape
+from lipgraft.network.nodes import MaxPool
+from lipgraft.network.nodes.node import Weighted
 
 Merge = Callable[[Tensor, Tensor], Tensor]
 OVER = ("max", "mean")
 CHUNK = 2**26  # elements of the largest intermediate tensor
+
+
+@dataclass(frozen=True)
+class Region:
+    """What an activation's output reaches without passing another activation.
+
+    source: position of the activation; nodes: positions of source and of the affine nodes reached, in order;
+    sinks: positions of the next activations; output: whether the network's output is reached;
+    simple: every sink is reached by one path holding at most one node with weights, so that the weight from source
+    neuron j to sink neuron k is a single product along that path.
+    """
+
+    source: int
+    nodes: tuple[int, ...]
+    sinks: tuple[int, ...]
+    output: bool
+    simple: bool
+
+
+def region(network: Network, source: int) -> Region:
+    """The region behind the activation at position `source`."""
+    paths, dense = {source: 1}, {source: 0}
+    sinks: list[int] = []
+    for i in range(source + 1, len(network.nodes)):
+        node = network.nodes[i]
+        inputs = [j for j in node.inputs if j in paths]
+        if not inputs:
+            continue
+        if isinstance(node, Activation):
+            sinks.append(i)
+        else:
+            paths[i] = sum(paths[j] for j in inputs)
+            dense[i] = max(dense[j] for j in inputs) + isinstance(node, Weighted)
+    output = network.output in paths
+    ends = {network.nodes[i].inputs[0] for i in sinks} | ({network.output} if output else set())
+    simple = all(paths[i] == 1 and dense[i] <= 1 for i in ends)
+    return Region(source, tuple(paths), tuple(sinks), output, simple)
+
+
+def last_layers(network: Network) -> list[str]:
+    """Names of the last hidden layers: the activations that feed no other activation. Almost always one."""
+    return [node.name for i, node in network.activations() if not region(network, i).sinks]
 
 
 @torch.no_grad()
@@ -37,7 +81,7 @@ def weight_factor(
     reach = region(network, network.names[name])
     sinks = _sinks(network, reach, selected or {})
     if not sinks:  # an activation whose value nobody reads
-        return like_of(network.nodes).new_zeros(network.nodes[reach.source].shape)
+        return like(network).new_zeros(network.nodes[reach.source].shape)
     merge: Merge = torch.maximum if over == "max" else torch.add
     worth = _pushed(network, reach, sinks, merge) if reach.simple else _composed(network, reach, sinks, merge)
     if over == "max":
@@ -47,14 +91,14 @@ def weight_factor(
 
 def _sinks(network: Network, reach: Region, selected: Mapping[str, Tensor]) -> list[tuple[int, Tensor]]:
     """(position of the pre-activation, its mask as 0.0 and 1.0) for each sink."""
-    like = like_of(network.nodes)
+    number = like(network)
     sinks = []
     for i in reach.sinks:
         node = network.nodes[i]
         mask = selected.get(node.name)
-        sinks.append((node.inputs[0], like.new_ones(node.shape) if mask is None else mask.to(like)))
+        sinks.append((node.inputs[0], number.new_ones(node.shape) if mask is None else mask.to(number)))
     if reach.output:
-        sinks.append((network.output, like.new_ones(network.output_shape)))
+        sinks.append((network.output, number.new_ones(network.output_shape)))
     return sinks
 
 
@@ -82,15 +126,15 @@ def _composed(network: Network, reach: Region, sinks: list[tuple[int, Tensor]], 
     shape = network.nodes[reach.source].shape
     size, inside = prod(shape), set(reach.nodes)
     step = max(1, CHUNK // max(prod(network.nodes[i].shape) for i in reach.nodes))
-    like = like_of(network.nodes)
+    number = like(network)
     worth = []
     for first in range(0, size, step):
-        rows = torch.arange(first, min(first + step, size), device=like.device)
-        values = {reach.source: F.one_hot(rows, size).to(like).reshape(-1, *shape)}
+        rows = torch.arange(first, min(first + step, size), device=number.device)
+        values = {reach.source: F.one_hot(rows, size).to(number).reshape(-1, *shape)}
         for i in reach.nodes[1:]:
             node = network.nodes[i]
             values[i] = _affine(node).linear(*(values[j] for j in node.inputs if j in inside))
-        best = like.new_zeros(len(rows))
+        best = number.new_zeros(len(rows))
         for i, mask in sinks:
             weights = (values[i].abs() * mask).flatten(1)
             best = merge(best, weights.amax(1) if merge is torch.maximum else weights.sum(1))

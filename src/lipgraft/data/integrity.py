@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from lipgraft.data.catalogue import Published, entry
-from lipgraft.data.dataset import Dataset
-from lipgraft.data.loading import load
-from lipgraft.data.location import data_root
+from lipgraft.data.dataset import Dataset, load
+from lipgraft.data.files import data_root
 from lipgraft.errors import DataError
 
 MEAN_TOLERANCE = 1e-4  # the published means have four digits

@@ -1,0 +1,91 @@
+"""What a step hands to objectives and regularisers, and the settings that all of them share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.errors import SettingsError
+from lipgraft.network.graph import Network
+from lipgraft.settings import setting
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What every part of the loss may ask for. Objectives and regularisers add settings of their own."""
+
+    eps: float = setting(2 / 255, "Perturbation radius in raw pixels, of the attack and of the interval bounds.")
+    precision: str = setting(
+        "auto",
+        "Of the products in a step: float32, tf32 (GPUs only), bf16, or auto (bf16 on a GPU, float32 on a CPU).",
+        choices=("auto", "float32", "tf32", "bf16"),
+    )
+    fused: bool = setting(True, "Use the formulation of gradient alignment without double backward, where it applies.")
+
+    def __post_init__(self) -> None:
+        check("eps", self.eps, 0 <= self.eps <= 1, "in [0, 1], in raw pixels (8/255, not 8)")
+
+
+def check(name: str, value: float, fine: bool, rule: str) -> None:
+    """Refuse a setting that breaks its rule, or is not finite."""
+    if not (fine and math.isfinite(value)):
+        raise SettingsError(f"{name} must be {rule}, got {value}.")
+
+
+S = TypeVar("S", bound=StepSettings)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """x: (B, C, H, W) in [0, 1], augmented; y: (B,); index: (B,), positions among the training images."""
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+
+
+def pixel_box(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The ends of the eps-box around x within [0, 1]."""
+    return (x - eps).clamp(min=0.0), (x + eps).clamp(max=1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What stays the same from step to step.
+
+    settings: those of the run, of every objective and regulariser; each asks for its own with `own`.
+    network: the model's graph with live parameters, None where training mode differs from evaluation mode (BatchNorm).
+    memory: what the objective remembers of each training image, (N, C, H, W) each, changed in place.
+    """
+
+    model: nn.Module
+    settings: StepSettings
+    generator: torch.Generator
+    network: Network | None = None
+    memory: dict[str, Tensor] = field(default_factory=dict)
+
+    def own(self, kind: type[S]) -> S:
+        """The settings, as those of one objective or regulariser."""
+        assert isinstance(self.settings, kind)
+        return self.settings
+
+
+Loss = Callable[[Task, Batch], tuple[Tensor, Tensor]]
+"""-> the loss to minimise, and the logits (B, n) that training accuracy is taken from."""
+
+Regulariser = Callable[[Task, Batch], Tensor]
+"""-> a scalar, to be weighted and added to the loss."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """memory: names of the tensors it keeps per training image; begin_epoch(task, epoch) may reset them."""
+
+    loss: Loss
+    memory: tuple[str, ...] = ()
+    begin_epoch: Callable[[Task, int], None] | None = None

@@ -1,0 +1,128 @@
+"""The order of the rooms: who may import whom, and what engines leave to others."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lipgraft
+
+PACKAGE = Path(lipgraft.__file__).parent
+
+# A room imports its own floor and the floors above it, whatever the kind of import: plain, inside a function, or under
+# TYPE_CHECKING.
+ORDER: tuple[tuple[str, ...], ...] = (
+    ("version", "errors", "settings", "files", "locking", "yaml_text", "rounding"),
+    ("activations",),
+    ("network",),
+    ("inputs", "box"),
+    ("bounds",),
+    ("sensitivity",),
+    ("data",),
+    ("attacks",),
+    ("grafting",),
+    ("models",),
+    ("training",),
+    ("verification",),
+    ("interop",),
+    ("report",),
+    ("progress",),
+    ("runs",),
+    ("bench",),
+    ("cli",),
+)
+FLOOR = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
+ENGINES = ("activations", "network", "bounds", "sensitivity", "attacks", "grafting", "training", "verification")
+START = ("__init__", "__main__")
+"""The package's own front, which sees every room."""
+
+EXCEPTIONS = {
+    "bounds/benchmark.py": "builds on rooms below; moves to bench/",
+    "bounds/measuring.py": "looks for the repository around the package; moves to bench/",
+    "verification/progress.py": "draws; moves out of the engine",
+}
+"""Files that do not keep to the rules yet. Empty is the aim."""
+
+
+def sources(*rooms: str) -> list[Path]:
+    """The files of these rooms, or of all."""
+    files = (file for file in sorted(PACKAGE.rglob("*.py")) if short(file) not in EXCEPTIONS)
+    return [file for file in files if not rooms or room_of(file) in rooms]
+
+
+def short(file: Path) -> str:
+    return file.relative_to(PACKAGE).as_posix()
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def imports(file: Path) -> Iterator[tuple[str, int]]:
+    """(dotted module, line) of everything that a file imports; names out of a package count as its modules."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno} is a relative import"
+            assert node.module is not None
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+            yield ast.unparse(node.args[0]).strip("'"), node.lineno
+
+
+def test_every_room_has_its_place_in_the_order() -> None:
+    assert {room_of(file) for file in sources()} - set(FLOOR) == set(START)
+
+
+@pytest.mark.parametrize("room", FLOOR)
+def test_a_room_imports_only_what_is_above_it(room: str) -> None:
+    wrong = []
+    for file in sources(room):
+        for module, line in imports(file):
+            package, _, rest = module.partition(".")
+            if package == "lipgraft" and FLOOR[rest.partition(".")[0]] > FLOOR[room]:
+                wrong.append(f"{short(file)}:{line} imports {module}")
+    assert not wrong
+
+
+def test_engines_call_back_instead_of_printing() -> None:
+    printing = [
+        f"{short(file)}:{node.lineno} prints"
+        for file in sources(*ENGINES)
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+    ]
+    drawing = [
+        f"{short(file)}:{line} imports {module}"
+        for file in sources(*ENGINES)
+        for module, line in imports(file)
+        if module.partition(".")[0] in ("rich", "tqdm", "typer")
+    ]
+    assert not printing + drawing
+
+
+def test_nothing_is_read_from_the_repository() -> None:
+    """The package is whole in itself: no path leads from one of its files to a folder above it."""
+    assert not [
+        f"{short(file)}:{node.lineno}"
+        for file in sources()
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Attribute) and node.attr == "parents" and "__file__" in ast.unparse(node)
+    ]
+
+
+def test_starting_up_leaves_the_optional_and_the_slow_alone() -> None:
+    heavy = {"onnx", "onnxruntime", "matplotlib", "ray", "sklearn", "pooch", "rich"}
+    code = f"import sys, lipgraft; lipgraft.interop; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
