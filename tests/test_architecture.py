@@ -41,18 +41,9 @@ ENGINES = ("activations", "network", "bounds", "sensitivity", "attacks", "grafti
 START = ("__init__", "__main__")
 """The package's own front, which sees every room."""
 
-EXCEPTIONS = {
-    "bounds/benchmark.py": "builds on rooms below; moves to bench/",
-    "bounds/measuring.py": "looks for the repository around the package; moves to bench/",
-    "verification/progress.py": "draws; moves out of the engine",
-}
-"""Files that do not keep to the rules yet. Empty is the aim."""
-
-
 def sources(*rooms: str) -> list[Path]:
     """The files of these rooms, or of all."""
-    files = (file for file in sorted(PACKAGE.rglob("*.py")) if short(file) not in EXCEPTIONS)
-    return [file for file in files if not rooms or room_of(file) in rooms]
+    return [file for file in sorted(PACKAGE.rglob("*.py")) if not rooms or room_of(file) in rooms]
 
 
 def short(file: Path) -> str:
