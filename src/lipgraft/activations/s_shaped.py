@@ -29,9 +29,6 @@ class SShaped(Smooth):
         """Tangents touch in the middle of a one-sided interval, and pass through the ends of a two-sided one."""
         return torch.stack([1.0 - (ub <= 0).to(lb.dtype) * 0.5, (lb >= 0).to(lb.dtype) * 0.5])
 
-    def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
-        return self.family(lb, ub)(alpha)
-
     def family(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
         width = ub - lb
         chord = (self(ub) - self(lb)) / torch.where(width > 0, width, 1.0)

@@ -8,7 +8,7 @@ left of the bracket the curve rises above its ends by at most curvature * width^
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -71,12 +71,19 @@ class Smooth(Curve):
         return torch.stack([choices.gather(0, area.argmin(0, keepdim=True))[0] for area in areas])
 
     def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
+        return self.family(lb, ub)(alpha)
+
+    def family(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
         """alpha[0], alpha[1]: where the slopes below and above lie between the least and greatest derivative."""
         low, high = self.derivative_range(lb, ub)
-        below, above = (low + share * (high - low) for share in alpha)
-        return Lines(
-            below, self._intercept(below, lb, ub, above=False), above, self._intercept(above, lb, ub, above=True)
-        )
+
+        def lines(alpha: Tensor) -> Lines:
+            below, above = (low + share * (high - low) for share in alpha)
+            return Lines(
+                below, self._intercept(below, lb, ub, above=False), above, self._intercept(above, lb, ub, above=True)
+            )
+
+        return lines
 
     def _intercept(self, slope: Tensor, lb: Tensor, ub: Tensor, *, above: bool) -> Tensor:
         """The intercept of the line of this slope that just holds the curve. Differentiable in the slope."""
