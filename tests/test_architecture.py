@@ -41,6 +41,7 @@ ENGINES = ("activations", "network", "bounds", "sensitivity", "attacks", "grafti
 START = ("__init__", "__main__")
 """The package's own front, which sees every room."""
 
+
 def sources(*rooms: str) -> list[Path]:
     """The files of these rooms, or of all."""
     return [file for file in sorted(PACKAGE.rglob("*.py")) if not rooms or room_of(file) in rooms]

@@ -69,6 +69,7 @@ def free(act: Activation, low: float, high: float, dtype: torch.dtype) -> Tensor
 @example(place=(-300.0, 600.0, "right"), low=1.0, high=0.0)
 @example(place=(-1e4, 2e4, "right"), low=0.9, high=0.001)
 @example(place=(0.0, 1e4, "right"), low=1.0, high=0.0)
+@example(place=(10.0, 0.0009, "around"), low=0.0, high=0.0)  # across the small step of PyTorch's softplus
 def test_the_lines_hold_for_every_alpha_on_every_interval(
     curve: Curve, dtype: torch.dtype, place: tuple[float, float, str], low: float, high: float
 ) -> None:

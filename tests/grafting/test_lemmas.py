@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lipgraft.bounds import interval_bounds
-from lipgraft.bounds.relaxations import relax
+from lipgraft.bounds.relaxations import family
 from lipgraft.box import Box
 from lipgraft.grafting import apply
 from lipgraft.grafting.scores import gain
@@ -90,7 +90,7 @@ def relu_error(lb: float, ub: float, c: float) -> float:
     network, box = one_unit(lb, ub)
     node = network.nodes[network.names["1"]]
     assert isinstance(node, Activation)
-    lines = relax(node, box.lower, box.upper, torch.full((1, 1, 1), c).double())
+    lines = family(node, box.lower, box.upper)(torch.full((1, 1, 1), c).double())
     assert lines.upper_intercept is not None
     assert lines.lower_slope.item() == pytest.approx(c)
     return float(lines.upper_slope * ub + lines.upper_intercept - lines.lower_slope * lb)

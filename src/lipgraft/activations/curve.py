@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import partial
 from itertools import count
 from typing import Any, ClassVar, Protocol, Self
 
@@ -113,12 +112,11 @@ class Curve(ABC):
         """The free parameters of the lines that plain CROWN takes, in [0, 1]: (k, *lb.shape)."""
 
     @abstractmethod
-    def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
-        """Lines below and above act on [lb, ub], sound for every alpha in [0, 1]. Differentiable in alpha."""
+    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+        """Lines below and above act on [lb, ub] as a function of alpha (k, *lb.shape), differentiable in it.
 
-    def family(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
-        """`lines` as a function of alpha; a kind overrides this when much of the work depends on lb and ub alone."""
-        return partial(self.lines, lb, ub)
+        Sound for every alpha in [0, 1]. What depends on lb and ub alone is computed once.
+        """
 
     def exact(self, lb: Tensor, ub: Tensor) -> Tensor:
         """Where act is a line on [lb, ub]; such a neuron is stable. NaN compares false, so it is not exact."""

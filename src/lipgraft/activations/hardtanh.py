@@ -62,7 +62,7 @@ class Hardtanh(Curve):
         middle = (lb + ub) / 2
         return torch.stack([middle > self.min_val, middle < self.max_val]).to(lb.dtype)
 
-    def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
+    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
         """Below: with the lower kink inside, a line through (m, m), m = min_val, from flat to as steep as the curve
         allows at ub; otherwise the chord, as the curve is concave. Above: mirrored, with the upper kink (M, M),
         M = max_val. Where the curve is a line, both are that line.
@@ -75,17 +75,20 @@ class Hardtanh(Curve):
         stable = torch.where(inner, 0.0, self(lb))
 
         chord = _slope(self(ub) - self(lb), ub - lb)
-        low = torch.where(lb >= m, chord, alpha[0] * steepest_below)
-        low_at = torch.where(lb >= m, lb, m)
-        high = torch.where(ub <= big, chord, alpha[1] * steepest_above)
-        high_at = torch.where(ub <= big, ub, big)
+        low_at, high_at = torch.where(lb >= m, lb, m), torch.where(ub <= big, ub, big)
         known = torch.isfinite(ub - lb)
-        return Lines(
-            torch.where(exact, stable_slope, low),
-            torch.where(known, torch.where(exact, stable, self(low_at) - low * low_at), -torch.inf),
-            torch.where(exact, stable_slope, high),
-            torch.where(known, torch.where(exact, stable, self(high_at) - high * high_at), torch.inf),
-        )
+
+        def chosen(alpha: Tensor) -> Lines:
+            low = torch.where(lb >= m, chord, alpha[0] * steepest_below)
+            high = torch.where(ub <= big, chord, alpha[1] * steepest_above)
+            return Lines(
+                torch.where(exact, stable_slope, low),
+                torch.where(known, torch.where(exact, stable, self(low_at) - low * low_at), -torch.inf),
+                torch.where(exact, stable_slope, high),
+                torch.where(known, torch.where(exact, stable, self(high_at) - high * high_at), torch.inf),
+            )
+
+        return chosen
 
     @classmethod
     def called(cls, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Self:  # type: ignore[override]

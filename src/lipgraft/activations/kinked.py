@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,7 +56,7 @@ class Kinked(Curve):
         """The lower line that encloses the smaller area: slope 1 if ub > -lb, else a."""
         return (ub > -lb).to(lb.dtype).unsqueeze(0)
 
-    def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
+    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
         """upper: the chord, slope s = (ub - a lb) / (ub - lb), intercept (a - s) lb.
 
         lower: slope a + alpha (1 - a), intercept 0.
@@ -66,14 +67,14 @@ class Kinked(Curve):
         active, inactive = lb >= 0, ub <= 0
         width = torch.where(active | inactive, 1.0, ub - lb)
         chord = (ub - a * lb) / width
-        kink = a + alpha[0] * (1.0 - a)
         stable = a + active.to(lb.dtype) * (1.0 - a)
 
         def pick(unstable: Tensor) -> Tensor:
             return torch.where(active | inactive, stable, unstable)
 
         above = torch.where(torch.isfinite(width), (a - chord) * lb, torch.inf)
-        return Lines(pick(kink), None, pick(chord), torch.where(active | inactive, 0.0, above))
+        upper, intercept = pick(chord), torch.where(active | inactive, 0.0, above)
+        return lambda alpha: Lines(pick(a + alpha[0] * (1.0 - a)), None, upper, intercept)
 
     def exact(self, lb: Tensor, ub: Tensor) -> Tensor:
         """The kink is not inside."""

@@ -29,7 +29,7 @@ class SShaped(Smooth):
         """Tangents touch in the middle of a one-sided interval, and pass through the ends of a two-sided one."""
         return torch.stack([1.0 - (ub <= 0).to(lb.dtype) * 0.5, (lb >= 0).to(lb.dtype) * 0.5])
 
-    def family(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
         width = ub - lb
         chord = (self(ub) - self(lb)) / torch.where(width > 0, width, 1.0)
         first, last = self._tangent_point(lb), -self._tangent_point(-ub)
@@ -45,7 +45,7 @@ class SShaped(Smooth):
             point = torch.where(tangent, t, lb)
             return slope, self(point) - slope * point
 
-        def lines(alpha: Tensor) -> Lines:
+        def chosen(alpha: Tensor) -> Lines:
             low, high = alpha[0], alpha[1]
             upper_slope, upper_intercept = line(first + high * (ub - first), first < ub)
             lower_slope, lower_intercept = line(last - (1 - low) * (last - lb), last > lb)
@@ -56,7 +56,7 @@ class SShaped(Smooth):
                 torch.where(known, torch.where(narrow, intercept + error, upper_intercept), torch.inf),
             )
 
-        return lines
+        return chosen
 
     def _tangent_point(self, lb: Tensor) -> Tensor:
         """The smallest t >= max(lb, 0) whose tangent is above the curve at lb, never smaller than exact.

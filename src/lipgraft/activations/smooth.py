@@ -70,20 +70,17 @@ class Smooth(Curve):
         ]
         return torch.stack([choices.gather(0, area.argmin(0, keepdim=True))[0] for area in areas])
 
-    def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
-        return self.family(lb, ub)(alpha)
-
-    def family(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
         """alpha[0], alpha[1]: where the slopes below and above lie between the least and greatest derivative."""
         low, high = self.derivative_range(lb, ub)
 
-        def lines(alpha: Tensor) -> Lines:
+        def chosen(alpha: Tensor) -> Lines:
             below, above = (low + share * (high - low) for share in alpha)
             return Lines(
                 below, self._intercept(below, lb, ub, above=False), above, self._intercept(above, lb, ub, above=True)
             )
 
-        return lines
+        return chosen
 
     def _intercept(self, slope: Tensor, lb: Tensor, ub: Tensor, *, above: bool) -> Tensor:
         """The intercept of the line of this slope that just holds the curve. Differentiable in the slope."""

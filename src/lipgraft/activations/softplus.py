@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -56,15 +57,20 @@ class Softplus(Smooth):
         edge = self.threshold / self.beta
         return torch.where(jumps, low.clamp(max=edge), low), torch.where(jumps, high.clamp(min=edge + self.gap), high)
 
-    def lines(self, lb: Tensor, ub: Tensor, alpha: Tensor) -> Lines:
+    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
         """Those of the curve as PyTorch computes it, moved by the step that it makes at the threshold."""
-        lines = super().lines(lb, ub, alpha)
-        assert lines.lower_intercept is not None
-        assert lines.upper_intercept is not None
-        jumps = (self.beta * ub > self.threshold).to(lb.dtype) * self.gap
-        return replace(
-            lines, lower_intercept=lines.lower_intercept - jumps, upper_intercept=lines.upper_intercept + jumps
-        )
+        smooth = super().lines(lb, ub)
+        step = (self.beta * ub > self.threshold).to(lb.dtype) * self.gap
+
+        def moved(alpha: Tensor) -> Lines:
+            lines = smooth(alpha)
+            assert lines.lower_intercept is not None
+            assert lines.upper_intercept is not None
+            return replace(
+                lines, lower_intercept=lines.lower_intercept - step, upper_intercept=lines.upper_intercept + step
+            )
+
+        return moved
 
     @classmethod
     def called(cls, beta: float = 1, threshold: float = 20) -> Self:

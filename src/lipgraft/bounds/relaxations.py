@@ -23,7 +23,7 @@ def family(node: Activation, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines
 
     Grafted neurons are their own line: slope gamma, intercept omega.
     """
-    curve = node.curve.family(lb, ub)
+    curve = node.curve.lines(lb, ub)
     if node.graft is None:
         return curve
     mask, gamma, omega = node.graft.mask, node.graft.gamma.detach(), node.graft.omega.detach()
