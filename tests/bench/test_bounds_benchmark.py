@@ -110,7 +110,7 @@ def test_test_images_of_a_data_set_can_be_used(checkpoint: Path) -> None:
 
 def test_the_comparison_is_left_out_with_a_note(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"digits-cnn": checkpoint}
-    monkeypatch.setattr(benchmark, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(benchmark, "free_bytes", lambda device: 1000)
     row = bench_bounds(["digits-cnn"], ["crown"], 1, repeats=1, weights=given, neurons=["needed"])[0]
     assert row["ratio"] is None
     assert row["note"] == "dense does not fit into memory"

@@ -229,3 +229,18 @@ def test_the_default_pool_is_a_share_of_what_is_free() -> None:
     assert 0.2 * free < pool < 0.8 * free
     assert spill == 0  # the pool is in the host's memory already
     assert pool_limits(cpu, 2.0, 0.5) == (2 * 2**30, 2**29)
+
+
+def test_a_device_without_room_for_one_subproblem_is_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    bare = torch.zeros(0, 1)
+    pool = Pool(Subproblems(none, none, none.float(), bare, none, bare.long(), bare, bare), 9, spill_limit=10**6)
+    one = torch.zeros(1, dtype=torch.int64)
+    flat = torch.zeros(1, 1)
+
+    def refuse(*_: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(torch, "cat", refuse)
+    with pytest.raises(torch.OutOfMemoryError):
+        pool.push(Subproblems(one, one, one.float(), flat, one, flat.long(), flat, flat))

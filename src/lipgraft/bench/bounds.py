@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from lipgraft import data as datasets
 from lipgraft import grafting, models
 from lipgraft.bench.dense_crown import bytes_per_image, dense_crown
-from lipgraft.bench.resources import free_memory, timed
+from lipgraft.bench.resources import timed
 from lipgraft.bounds.alpha_crown import AlphaSettings
 from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Neurons, Prepared, prepare
 from lipgraft.bounds.margins import other_classes
+from lipgraft.bounds.memory import free_bytes
 from lipgraft.bounds.numerics import proved
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
@@ -168,7 +169,7 @@ def _measured(case: Case, method: str, neurons: Neurons, device: torch.device, r
 
 def _dense_speed(case: Case, device: torch.device) -> dict[str, Any]:
     """Images per second of the dense implementation, on as many images of the batch as fit; or a note why not."""
-    fit = int(0.8 * free_memory(device)) // max(bytes_per_image(case.network), 1)
+    fit = int(0.8 * free_bytes(device)) // max(bytes_per_image(case.network), 1)
     count = min(fit, len(case.box)) if device.type == "cuda" else min(fit, 1)  # one image shows enough on a CPU
     while count >= 1:
         work = partial(_dense_margins, case, count)

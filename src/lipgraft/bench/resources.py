@@ -77,17 +77,6 @@ def _resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(device)[0]
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        sizes = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        return int(sizes["MemAvailable"].split()[0]) * 1024
-    return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE")) // 2
-
-
 def wait(device: torch.device) -> None:
     """Until the device has done all it was asked to."""
     if device.type == "cuda":

@@ -184,7 +184,7 @@ class Pool:
         try:
             grown = {name: torch.cat([t, t.new_zeros(extra, *t.shape[1:])]) for name, t in self.slots.tensors().items()}
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if not is_out_of_memory(error) or (missing == 1 and len(self) == 0):  # no room for a single one
                 raise
             self.limit = len(self.used) * self.slots.row_bytes()
             return False
