@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,32 @@ def test_tables_share_their_pretraining_and_the_rows_that_both_show() -> None:
     assert workload([first, second]).finetunings == 24
     assert workload([first, second]).models == 30  # the six baselines are in both
     assert workload([second, load_experiment("lipschitz")]) == workload([second])
+
+
+def test_the_controls_differ_from_ours_with_the_slope_loss_in_what_their_titles_say() -> None:
+    models = {model.name: model for model in load_experiment("controls").runs[0].recipe.models}
+    ours = models["slope-0-3"]
+    assert models["no-lines-slope"].graft is None
+    assert models["no-lines"].graft is None
+    assert models["no-lines"].finetune == models["ours"].finetune
+    slope = [name for name in models if "slope" in name]
+    assert len(slope) == 9
+    assert {models[name].finetune for name in slope} == {ours.finetune}
+    assert {(g.criterion, g.ratio, g.lines) for name in slope if (g := models[name].graft)} == {
+        *(("weighted-interval", ratio, "fitted") for ratio in (0.05, 0.1, 0.3, 0.5)),
+        *(("random", ratio, "fitted") for ratio in (0.3, 0.5)),
+        ("lg", 0.5, "fitted"),
+        ("weighted-interval", 0.3, "constant"),
+    }
+
+
+def test_criteria_are_compared_over_the_same_ratios_with_the_same_fine_tuning() -> None:
+    models = [model for model in load_experiment("criteria").runs[0].recipe.models if model.graft is not None]
+    pairs = [(model.graft.criterion, model.graft.ratio) for model in models if model.graft is not None]
+    assert pairs == list(itertools.product(("lg", "weighted-interval"), (0.2, 0.35, 0.5, 0.65)))
+    assert len({model.finetune for model in models}) == 1
+    (table,) = (run for run in load_experiment("table1").runs if run.name == "cnn-b")
+    assert models[-2] == replace(table.recipe.models[-1], name="ours-0-5", title="Ours 50%", paper=None)
 
 
 def test_settings_given_on_top_go_first_and_rows_can_be_chosen() -> None:
