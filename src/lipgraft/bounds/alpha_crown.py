@@ -28,6 +28,17 @@ from lipgraft.bounds.relaxations import Lines, family, relax
 from lipgraft.settings import setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
+CODES = 255  # alpha is kept in 8 bits: every alpha in [0, 1] is sound
+
+
+def coded(alpha: Tensor) -> Tensor:
+    """alpha in 8 bits."""
+    return (alpha * CODES).round().to(torch.uint8)
+
+
+def decoded(code: Tensor, dtype: torch.dtype) -> Tensor:
+    """The alpha that a code stands for."""
+    return code.to(dtype) / CODES
 
 
 @dataclass(frozen=True)
@@ -66,14 +77,16 @@ class LowerBound:
         rows: Tensor,
         neuron: Tensor | None = None,
         sign: Tensor | None = None,
+        offset: Tensor | None = None,
     ) -> None:
         """image: (B,), row of bounds; rows: (B, 1, R, *target shape), at the layout's target.
 
         neuron, sign: (B, D), the splits; none by default. A split is a neuron of the flat axis with sign +1 for z >= 0
-        or -1 for z <= 0; sign 0 and neuron N fill up.
+        or -1 for z <= 0; sign 0 and neuron N fill up. offset: (B,), added to the rows; zero by default.
         """
-        self.layout, self.rows = bounds.layout, rows
+        self.layout, self.rows, self.bounds, self.image = bounds.layout, rows, bounds, image
         self.root = (bounds.root[0][image], bounds.root[1][image])
+        self.offset = offset
         self.neuron = image.new_zeros(len(image), 0) if neuron is None else neuron
         self.sign = rows.new_zeros(len(image), 0) if sign is None else sign
         lower, upper = clamped(bounds.lower[image], bounds.upper[image], self.neuron, self.sign)
@@ -115,14 +128,26 @@ class LowerBound:
         relaxed = Relaxed(self._lines_at(alpha), self.root, shifts)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
+        if self.offset is not None:
+            const = const + self.offset[:, None, None]
         rows, const = walk.to_root(Rows(self.rows), const, layout.path.target)
         return (const + walk.minimum(rows)).flatten(), rows.data.flatten(0, 2)
+
+    def sound_value(self, alpha: Tensor, beta: Tensor) -> Tensor:
+        """The bounds less what rounding may have added, (P,): proofs in real numbers. For sound bounds, and R = 1."""
+        bounds, image = self.bounds, self.image
+        assert bounds.slack is not None
+        assert bounds.target_slack is not None
+        value, _ = self.value(alpha, beta)
+        slack = (self.rows[:, 0, 0].abs() * bounds.target_slack[image]).flatten(1).sum(1)
+        slack = slack + (beta * bounds.slack[image].gather(1, self.neuron)).sum(1)
+        return guard_lower(value - slack)
 
     def _lines_at(self, alpha: Tensor) -> dict[int, Lines]:
         """The lines of every activation. Where it bends at zero alone, only its lower slope is free."""
         layout, count = self.layout, self.rows.shape[2]
         parts = alpha.reshape(len(alpha), layout.parameters, -1 if alpha.shape[1] else 0).unbind(1)
-        slope = self.negative_slope + parts[0] * (1 - self.negative_slope)
+        slope = (self.negative_slope + parts[0] * (1 - self.negative_slope)).clamp(max=1.0)
         slopes = self.base.scatter(1, self.open, torch.where(self.free, slope, self.stable_slope))
         lower_slope = layout.pieces(slopes, count)
         lines = {i: replace(line, lower_slope=lower_slope[i]) for i, line in self.lines.items()}

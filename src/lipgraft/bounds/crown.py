@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
@@ -15,6 +16,7 @@ from lipgraft.bounds.layer import Layer
 from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.numerics import guard, unbounded_like
 from lipgraft.bounds.relaxations import Lines, relax
+from lipgraft.bounds.sound import Rounding, outward
 from lipgraft.box import Box
 from lipgraft.network import evaluate
 from lipgraft.network.graph import Activation, Network
@@ -24,17 +26,23 @@ Neurons = Literal["needed", "all"]
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A batch of boxes with the interval of every node and the lines of every activation: ready for specifications."""
+    """A batch of boxes with the interval of every node and the lines of every activation: ready for specifications.
+
+    rounding: of sound bounds, how far they may be off.
+    """
 
     network: Network
     box: Box
     intervals: list[Interval]
     lines: dict[int, Lines]
+    rounding: Rounding | None = None
 
     def at(self, problems: slice) -> Prepared:
         """Some of the problems."""
         intervals = [(lower[problems], upper[problems]) for lower, upper in self.intervals]
-        return Prepared(self.network, self.box[problems], intervals, {i: x.at(problems) for i, x in self.lines.items()})
+        lines = {i: x.at(problems) for i, x in self.lines.items()}
+        rounding = None if self.rounding is None else self.rounding.at(problems)
+        return Prepared(self.network, self.box[problems], intervals, lines, rounding)
 
     def layers(self) -> dict[str, Interval]:
         """Pre-activation bounds by activation name."""
@@ -49,6 +57,7 @@ def prepare(
     neurons: Neurons = "needed",
     layers: Mapping[str, Interval] | None = None,
     late: Late = never,
+    sound_for: torch.dtype | None = None,
 ) -> Prepared:
     """Bound every pre-activation, in order.
 
@@ -57,7 +66,10 @@ def prepare(
         turns out stable on the side that shows it only; "all" refines both bounds of every neuron.
     layers: bounds known from elsewhere, by activation name; they are taken as they are.
     late: asked now and then; once it holds, what is left keeps the bounds of interval arithmetic.
+    sound_for: make bounds that hold in real numbers (see `bounds.sound`); the network and the box are of double
+        precision, and the bounds of neurons are numbers of this type, in which somebody searches with them.
     """
+    rounding = None if sound_for is None else Rounding(network)
     exact = interval_is_exact(network)
     readers: dict[int, list[Activation]] = {}
     for _, act in network.activations():
@@ -71,6 +83,9 @@ def prepare(
             pre = intervals[node.inputs[0]]
             lb, ub = unbounded_like(pre, (lb, ub))
             lines[i] = relax(node, *pre)
+        if rounding is not None:
+            pre_interval = intervals[node.inputs[0]] if i in lines else None
+            rounding = rounding.through(node, lines.get(i), pre_interval) if node.inputs else rounding.after((lb, ub))
         known = [layers[act.name] for act in readers.get(i, []) if layers is not None and act.name in layers]
         if known:
             lb, ub = guard(*(end.to(box.lower) for end in known[0]))
@@ -81,8 +96,10 @@ def prepare(
                     inner = evaluate(network, box.centre)
                 layer = Layer(network, i, readers[i], intervals, lines, inner[i], late)
                 lb, ub = layer.refined((lb, ub), everything=neurons == "all")
+        if rounding is not None and sound_for is not None and node.inputs:
+            lb, ub = outward((lb, ub), rounding.slack(i), sound_for if i in readers else torch.float64)
         intervals.append((lb, ub))
-    return Prepared(network, box, intervals, lines)
+    return Prepared(network, box, intervals, lines, rounding)
 
 
 def specification_bounds(prepared: Prepared, C: Tensor, record: dict[int, Tensor] | None = None) -> Tensor:
@@ -98,4 +115,7 @@ def specification_bounds(prepared: Prepared, C: Tensor, record: dict[int, Tensor
     rows, const = walk.to_root(Rows(C), C.new_zeros(C.shape[:3]), network.output)
     if record is not None:
         record[0] = rows.data
-    return const + walk.minimum(rows)
+    bound = const + walk.minimum(rows)
+    if prepared.rounding is None:
+        return bound
+    return bound - (C.abs() * prepared.rounding.slack(network.output)[:, None, None]).sum(-1)

@@ -15,7 +15,9 @@ from lipgraft.bounds.geometry import Plan, dense_plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.neurons import positions
 from lipgraft.bounds.relaxations import unstable
+from lipgraft.bounds.sound import SPARE, Rounding
 from lipgraft.network.graph import Activation, Input, Network
+from lipgraft.rounding import round_down, round_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +118,8 @@ class NeuronBounds:
     root: the interval of the input-like root, each end (I, *root shape).
     lower, upper: (I, N + 1), zero in the last column.
     open: (I, U), the neurons whose lines are free to choose (unstable, not grafted), filled up with N.
+    slack, target_slack: of sound bounds, what rounding may cost a bound per unit of a neuron's multiplier, (I, N + 1),
+        and per unit of the target's coefficients, (I, *target shape); None where nobody asks.
     """
 
     layout: Layout
@@ -123,42 +127,64 @@ class NeuronBounds:
     lower: Tensor
     upper: Tensor
     open: Tensor
+    slack: Tensor | None = None
+    target_slack: Tensor | None = None
 
     @staticmethod
-    def of(layout: Layout, intervals: Sequence[Interval]) -> NeuronBounds:
-        """intervals: of every node of the network, as `bounds.crown.Prepared` holds them."""
+    def of(layout: Layout, intervals: Sequence[Interval], rounding: Rounding | None = None) -> NeuronBounds:
+        """intervals: of every node of the network, as `bounds.crown.Prepared` holds them; so rounding."""
         root = intervals[layout.path.root]
         nodes = {i: layout.activation(i) for i in layout.places}
         pre = {i: intervals[node.inputs[0]] for i, node in nodes.items()}
-        if not nodes:
-            none = root[0].new_zeros(len(root[0]), 0)
-            return NeuronBounds(layout, root, F.pad(none, (0, 1)), F.pad(none, (0, 1)), none.long())
-        loose = layout.flat({i: unstable(node, *pre[i]) for i, node in nodes.items()})
+        target = layout.path.target
+        empty = root[0].new_zeros(len(root[0]), 0)
+        flat = layout.flat if nodes else lambda _: empty
+        slack = None
+        if rounding is not None:
+            sizes = {i: rounding.magnitude[node.inputs[0]] for i, node in nodes.items()}
+            slack = F.pad(flat(sizes) * (SPARE * rounding.share(target)), (0, 1))
+        loose = flat({i: unstable(node, *pre[i]) for i, node in nodes.items()}).bool()
         return NeuronBounds(
             layout=layout,
             root=root,
-            lower=F.pad(layout.flat({i: ends[0] for i, ends in pre.items()}), (0, 1)),
-            upper=F.pad(layout.flat({i: ends[1] for i, ends in pre.items()}), (0, 1)),
+            lower=F.pad(flat({i: ends[0] for i, ends in pre.items()}), (0, 1)),
+            upper=F.pad(flat({i: ends[1] for i, ends in pre.items()}), (0, 1)),
             open=positions(loose, layout.size)[0],
+            slack=slack,
+            target_slack=None if rounding is None else rounding.slack(target),
         )
+
+    def searched(self, layout: Layout, dtype: torch.dtype) -> NeuronBounds:
+        """Sound bounds as a search in another type sees them: the same numbers, and none that speak of rounding."""
+        root = round_down(self.root[0], dtype), round_up(self.root[1], dtype)
+        return NeuronBounds(layout, root, self.lower.to(dtype), self.upper.to(dtype), self.open)
 
     @staticmethod
     def cat(parts: Sequence[NeuronBounds]) -> NeuronBounds:
         """All boxes of several groups."""
         width = max(part.open.shape[1] for part in parts)
         size = parts[0].layout.size
+
+        def joined(tensors: list[Tensor | None]) -> Tensor | None:
+            known = [tensor for tensor in tensors if tensor is not None]
+            return torch.cat(known) if known else None
+
         return NeuronBounds(
             layout=parts[0].layout,
             root=(torch.cat([p.root[0] for p in parts]), torch.cat([p.root[1] for p in parts])),
             lower=torch.cat([p.lower for p in parts]),
             upper=torch.cat([p.upper for p in parts]),
             open=torch.cat([F.pad(p.open, (0, width - p.open.shape[1]), value=size) for p in parts]),
+            slack=joined([p.slack for p in parts]),
+            target_slack=joined([p.target_slack for p in parts]),
         )
 
     def at(self, boxes: Tensor) -> NeuronBounds:
         """Some of the boxes. boxes: an index or a boolean mask."""
         root = (self.root[0][boxes], self.root[1][boxes])
-        return NeuronBounds(self.layout, root, self.lower[boxes], self.upper[boxes], self.open[boxes])
+        slack = None if self.slack is None else self.slack[boxes]
+        target = None if self.target_slack is None else self.target_slack[boxes]
+        return NeuronBounds(self.layout, root, self.lower[boxes], self.upper[boxes], self.open[boxes], slack, target)
 
 
 def left_slope(node: Activation) -> float:

@@ -6,16 +6,46 @@ lines are its own. Layers are done in order, each with the improved bounds of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, coded, decoded, optimise
 from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, fitting, never
 from lipgraft.bounds.relaxations import unstable
+from lipgraft.bounds.sound import Rounding, below
 from lipgraft.network.graph import Activation, Network
+
+
+@dataclass(frozen=True, eq=False)
+class Improved:
+    """Bounds of neurons of node `target` that optimised lines have improved: P of them.
+
+    image, neuron: (P,), whose bounds; side: 1.0 lower, -1.0 upper; bound: (P,), of sound numbers; code: (P, U), the
+    lines, one per open neuron of the image before the target: open, (P, U), on the flat axis of `Layout.of(target)`.
+    """
+
+    target: int
+    side: float
+    image: Tensor
+    neuron: Tensor
+    bound: Tensor
+    code: Tensor
+    open: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Sound:
+    """What sound bounds need: the network in double precision, and its rounding. keep: told of what was improved."""
+
+    network: Network
+    rounding: Rounding
+    keep: Callable[[Improved], None] | None = None
 
 
 def refine(
@@ -25,11 +55,13 @@ def refine(
     settings: AlphaSettings,
     most: int,
     late: Late = never,
+    sound: Sound | None = None,
 ) -> list[Interval]:
     """The intervals of all nodes with tighter ones where neurons were unstable. which: "none", "vectors" or "all".
 
     most: neurons that are bounded at once.
     late: asked now and then; once it holds, what is left keeps the interval that it has.
+    sound: the intervals are sound, of double precision, and stay so; the network is the one that lines are searched in.
     """
     out = list(intervals)
     if which == "none" or settings.iterations == 0:
@@ -43,7 +75,7 @@ def refine(
         image = len(network.nodes[target].shape) == 3
         if not exact[target] and (which == "all" or not image):
             wanted = torch.stack([unstable(act, *out[target]) for act in acts]).any(0)
-            out[target] = _refined(network, target, out, wanted.flatten(1), settings, most, late)
+            out[target] = _refined(network, target, out, wanted.flatten(1), settings, most, late, sound)
     return out
 
 
@@ -55,11 +87,16 @@ def _refined(
     settings: AlphaSettings,
     most: int,
     late: Late,
+    sound: Sound | None,
 ) -> Interval:
     """The interval of one node, improved at the wanted neurons, (B, n) boolean."""
     layout = Layout.of(network, target)
     shape = network.nodes[target].shape
-    bounds = NeuronBounds.of(layout, intervals)
+    if sound is None:
+        proof, bounds = None, NeuronBounds.of(layout, intervals)
+    else:
+        proof = NeuronBounds.of(Layout.of(sound.network, target), intervals, sound.rounding)
+        bounds = proof.searched(layout, layout.bias.dtype)
     image, neuron = torch.nonzero(wanted, as_tuple=True)
     if bounds.open.shape[1] == 0 or len(image) == 0:
         return intervals[target]
@@ -71,8 +108,18 @@ def _refined(
             if late():
                 break
             where, which = image[part], neuron[part]
-            rows = lower.new_zeros(len(part), end.shape[1]).scatter_(1, which[:, None], side)
-            function = LowerBound(bounds, where, rows.view(-1, 1, 1, *shape))
+            rows = bounds.lower.new_zeros(len(part), end.shape[1]).scatter_(1, which[:, None], side)
+            rows = rows.view(-1, 1, 1, *shape)
+            function = LowerBound(bounds, where, rows)
             found = optimise(function, function.start(), function.no_splits(), settings, late=inside)
-            end[where, which] = best(end[where, which], found.bound * side)
+            bound, code = found.bound, coded(found.alpha)
+            if proof is not None:
+                again = LowerBound(proof, where, rows.double())
+                value = again.sound_value(decoded(code, torch.float64), again.no_splits())
+                bound = below(value, bounds.lower.dtype)
+            if sound is not None and sound.keep is not None:
+                some = torch.nonzero(bound > end[where, which] * side).flatten()
+                open_ = bounds.open[where[some]]
+                sound.keep(Improved(target, side, where[some], which[some], bound[some] * side, code[some], open_))
+            end[where, which] = best(end[where, which], bound * side)
     return lower.view(-1, *shape), upper.view(-1, *shape)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from lipgraft.activations import Lines
+from lipgraft.activations import Curve, Lines
 from lipgraft.network.graph import Activation
 
 __all__ = ["Lines", "family", "relax", "unstable"]
+
+ULPS = 16  # a chord is a difference, a quotient, a product and a difference, of terms up to steepest * |end|
 
 
 def relax(node: Activation, lb: Tensor, ub: Tensor) -> Lines:
@@ -21,9 +24,12 @@ def relax(node: Activation, lb: Tensor, ub: Tensor) -> Lines:
 def family(node: Activation, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
     """The lines of an activation on [lb, ub] as a function of alpha.
 
-    Grafted neurons are their own line: slope gamma, intercept omega.
+    Grafted neurons are their own line: slope gamma, intercept omega. In double precision, which proofs are made in, the
+    lines hold the curve although they are rounded.
     """
     curve = node.curve.lines(lb, ub)
+    if lb.dtype == torch.float64:
+        curve = _rounded_outward(node.curve, curve, lb, ub)
     if node.graft is None:
         return curve
     mask, gamma, omega = node.graft.mask, node.graft.gamma.detach(), node.graft.omega.detach()
@@ -43,6 +49,25 @@ def family(node: Activation, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines
         )
 
     return grafted
+
+
+def _rounded_outward(
+    curve: Curve, lines: Callable[[Tensor], Lines], lb: Tensor, ub: Tensor
+) -> Callable[[Tensor], Lines]:
+    """The lines with their intercepts moved by more than rounding can have moved slope and intercept together."""
+    size = curve.steepest * torch.maximum(lb.abs(), ub.abs()) + curve.at_zero
+    off = torch.where(curve.exact(lb, ub), 0.0, ULPS * torch.finfo(lb.dtype).eps * size)
+
+    def moved(alpha: Tensor) -> Lines:
+        line = lines(alpha)
+        low, high = line.lower_intercept, line.upper_intercept
+        return replace(
+            line,
+            lower_intercept=None if low is None else low - off,
+            upper_intercept=None if high is None else high + off,
+        )
+
+    return moved
 
 
 def unstable(node: Activation, lb: Tensor, ub: Tensor) -> Tensor:

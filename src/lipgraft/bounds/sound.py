@@ -1,0 +1,135 @@
+"""Bounds that hold in real numbers although they are computed in floating point.
+
+Backward substitution is a chain of sums of products. Let B stand for the rows with absolute values everywhere: |C| at
+the target, B |W| through an affine node, B times the steeper line's slope through an activation. A sum of n products in
+any order errs by at most gamma_n = n u / (1 - n u) times the sum of the absolute values, so the computed rows differ
+from exact ones by at most delta B, where delta grows by one gamma_n per node. Constants and the minimum over the box
+are sums of the same kind. All in all the bound errs by at most delta times what the absolute rows make of the absolute
+constants and inputs; and that is |C| times the *magnitude* of the target: the network with absolute values everywhere,
+evaluated once per box, forward. A multiplier beta of a neuron adds beta times that neuron's magnitude.
+
+This holds for every order of summation, and so on every device, but not for reduced precision (TF32) or fast transforms
+(Winograd): those are not used in double precision. Double precision makes the error small enough to be given away:
+about 1e-6 of a margin for CNN-B. So a search may look for lines, multipliers and splits in any precision, as long as
+the result is evaluated here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.relaxations import Lines
+from lipgraft.network.graph import Activation, Network, Node
+from lipgraft.rounding import round_down
+
+UNIT = 2.0**-53
+FLUSHED = 2.0**-1022  # what a product may lose where denormal numbers are flushed to zero
+PER_NODE = 8  # roundings per node beside its sums: slopes, centres, radii, joining rows
+SPARE = 4.0  # how many times its own error a bound gives away, so that another program's rounding finds room as well
+
+
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    """How large the numbers of a batch of boxes are, and so how far their bounds may be off. In double precision.
+
+    magnitude: of every node so far, (B, *shape). total: (B,), the sum of all magnitudes.
+    """
+
+    network: Network
+    magnitude: tuple[Tensor, ...] = ()
+    total: Tensor | float = 0.0
+
+    def after(self, box: Interval) -> Rounding:
+        """With the input's magnitude."""
+        return self._with(torch.maximum(box[0].abs(), box[1].abs()))
+
+    def through(self, node: Node, lines: Lines | None = None, pre: Interval | None = None) -> Rounding:
+        """With the magnitude of the next node; of an activation, the lines around it and its input's interval."""
+        before = [self.magnitude[j] for j in node.inputs]
+        if lines is None or pre is None:
+            return self._with(node.absolute(*before))
+        assert isinstance(node, Activation)
+        return self._with(_of_activation(node, before[0], lines, pre))
+
+    def _with(self, magnitude: Tensor) -> Rounding:
+        return replace(self, magnitude=(*self.magnitude, magnitude), total=self.total + magnitude.flatten(1).sum(1))
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """For each node, the roundings on the longest way from the input to it."""
+        readers = self.network.consumers()
+        out: list[int] = []
+        for i, node in enumerate(self.network.nodes):
+            before = max((out[j] for j in node.inputs), default=0)
+            out.append(before + node.terms + math.prod(node.shape) + len(readers[i]) + PER_NODE)
+        return out
+
+    def slack(self, i: int) -> Tensor:
+        """What a bound of each neuron of node i gives away: (B, *shape)."""
+        size = self.magnitude[i]
+        lost = FLUSHED * self.counts[i] * (1.0 + self.total)
+        lost = torch.as_tensor(lost).reshape(-1, *[1] * (size.ndim - 1))
+        error = SPARE * (self.share(i) * size + lost)
+        return torch.where(size == 0, 0.0, error) if self._zero_is_zero else error
+
+    def share(self, i: int) -> float:
+        """gamma of the way to node i; twice, as magnitudes are rounded themselves."""
+        return 2 * self.counts[i] * UNIT / max(1 - 2 * self.counts[i] * UNIT, UNIT)
+
+    @cached_property
+    def _zero_is_zero(self) -> bool:
+        """Whether a magnitude of zero means that nothing but zeros was added up: no product can have been flushed."""
+        least = 1.0
+        for node in self.network.nodes:
+            for value in vars(node).values():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    least *= (
+                        float(torch.where(value == 0, 1.0, value.abs()).amin().clamp(max=1.0)) if value.numel() else 1
+                    )
+        return least > 2.0**-900
+
+    def at(self, boxes: slice | Tensor) -> Rounding:
+        """Of some of the boxes."""
+        total = self.total[boxes] if isinstance(self.total, Tensor) else self.total
+        return replace(self, magnitude=tuple(size[boxes] for size in self.magnitude), total=total)
+
+
+def _of_activation(node: Activation, size: Tensor, lines: Lines, pre: Interval) -> Tensor:
+    """The steepest slope times the input's magnitude and the largest intercept, whatever alpha is."""
+    curve, (lb, ub) = node.curve, pre
+    if curve.splits_at_zero:
+        high = 0.0 if lines.upper_intercept is None else lines.upper_intercept.abs()
+        out = torch.where(curve.exact(lb, ub), lines.upper_slope.abs() * size, curve.steepest * size + high)
+    else:
+        out = curve.steepest * (size + 2 * torch.maximum(lb.abs(), ub.abs())) + curve.at_zero
+    if node.graft is None:
+        return out
+    return torch.where(node.graft.mask, node.graft.gamma.abs() * size + node.graft.omega.abs(), out)
+
+
+def outward(interval: Interval, slack: Tensor, dtype: torch.dtype) -> Interval:
+    """An interval that is wider by the slack, in double precision but with ends that the other type holds too.
+
+    The search in that type and whoever checks the proof then use the very same numbers.
+    """
+    lower, upper = interval[0] - slack, interval[1] + slack
+    moved = slack > 0
+    low, high = torch.where(moved, below(lower, dtype), lower), torch.where(moved, -below(-upper, dtype), upper)
+    return low, high
+
+
+def below(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """A number of this type, held in double precision, a step further below the value than rounding needs.
+
+    So it is below what others compute, too. Double precision has no coarser type to step in: its slack is enough.
+    """
+    if dtype == torch.float64:
+        return value
+    near = round_down(value, dtype)
+    return torch.nextafter(near, torch.full_like(near, -torch.inf)).double()
