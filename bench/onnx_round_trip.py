@@ -19,10 +19,10 @@ import torch
 from lipgraft import Box, bound, data, models
 from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx
 from lipgraft.settings import parse_number
-from lipgraft.verification import VerifySettings, verify
+from lipgraft.verification import Limits, VerifySettings, verify
 
 OUTPUTS, BOUNDS = 1e-5, 1e-4
-SETTINGS = VerifySettings(timeout=1e-6)  # branch and bound never starts
+SETTINGS = VerifySettings(limits=Limits(timeout=1e-6))  # branch and bound never starts
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ from lipgraft.network import Affine, evaluate, trace
 from lipgraft.sensitivity import LipschitzSettings, lipschitz
 from lipgraft.training.regularisers.intervals import pre_activation_balls
 from lipgraft.training.tangent import value_and_tangent
-from lipgraft.verification import VerifySettings, verify
+from lipgraft.verification import AttackSettings, Limits, VerifySettings, verify
 
 IMAGE = (2, 6, 7)
 
@@ -133,7 +133,13 @@ def test_some_images_are_verified_and_some_falsified(name: str, generator: torch
         last.bias -= model(x).mean(0)
         y = model(x).argmax(1)
     eps = torch.logspace(-3.5, -0.5, 12)
-    verdicts = verify(model, x, y, eps, settings=VerifySettings(timeout=60.0, attack_steps=10, attack_restarts=1))
+    verdicts = verify(
+        model,
+        x,
+        y,
+        eps,
+        settings=VerifySettings(limits=Limits(timeout=60.0), attack=AttackSettings(steps=10, restarts=1)),
+    )
     status = [verdict.status for verdict in verdicts]
     assert status[0] == "verified"
     assert status[-1] == "falsified"

@@ -26,7 +26,7 @@ models:
   - {name: lg, title: LG, graft: {criterion: lg}}
   - {name: ours, title: Ours, graft: {criterion: weighted-interval}}
 attack: {count: 100, steps: 10, restarts: 1}
-certify: {count: 40, verifier: {max_subproblems: 0}}
+certify: {count: 40, verifier: {limits: {max_subproblems: 0}}}
 lipschitz: {notions: [output-width], count: 4}
 examples: 3
 """

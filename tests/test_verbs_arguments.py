@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import lipgraft as lg
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.sensitivity import LipschitzSettings
-from lipgraft.verification import VerifySettings
+from lipgraft.verification import AttackSettings, VerifySettings
 
 SHAPE = (1, 3, 3)
 FEW = LipschitzSettings(samples=2, steps=1)
-QUICK = VerifySettings(attack_steps=3, attack_restarts=1)
+QUICK = VerifySettings(attack=AttackSettings(steps=3, restarts=1))
 Verb = Callable[..., Any]
 
 VERBS: dict[str, Verb] = {

@@ -14,11 +14,13 @@ import lipgraft as lg
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.network import trace
 from lipgraft.sensitivity import LipschitzSettings
-from lipgraft.verification import VerifySettings, verify_stream
+from lipgraft.verification import AttackSettings, Limits, VerifySettings, verify_stream
 
 SHAPE = (1, 4, 4)
 EPS = 0.2
-QUICK = VerifySettings(attack_steps=5, attack_restarts=1, search_every=1, search_steps=2, max_subproblems=64)
+QUICK = VerifySettings(
+    limits=Limits(max_subproblems=64), attack=AttackSettings(steps=5, restarts=1, search_every=1, search_steps=2)
+)
 FEW = LipschitzSettings(samples=2, steps=1)
 Verb = Callable[[nn.Module, Tensor, Tensor], Any]
 
@@ -34,7 +36,11 @@ VERBS: dict[str, Verb] = {
     "attack": lambda model, x, y: lg.attack(model, x, y, EPS, steps=3),
     "verify": lambda model, x, y: lg.verify(model, x, y, EPS, settings=QUICK),
     "verify without attack": lambda model, x, y: lg.verify(
-        model, x, y, EPS, settings=VerifySettings(attack_restarts=0, search_every=1, max_subproblems=64)
+        model,
+        x,
+        y,
+        EPS,
+        settings=VerifySettings(limits=Limits(max_subproblems=64), attack=AttackSettings(restarts=0, search_every=1)),
     ),
     "lipschitz jacobian": lambda model, x, y: lg.lipschitz(model, x, EPS),
     "lipschitz output-width": lambda model, x, y: lg.lipschitz(model, x, EPS, "output-width"),

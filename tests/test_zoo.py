@@ -14,7 +14,7 @@ import lipgraft as lg
 from lipgraft.cli import main
 from lipgraft.errors import CheckpointError
 from lipgraft.settings import check_eps
-from lipgraft.verification import VerifySettings
+from lipgraft.verification import AttackSettings, Limits, OptimiseSettings, VerifySettings
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(card.stem for card in (ROOT / "zoo").glob("*.yaml"))
@@ -49,7 +49,9 @@ def test_ten_images_of_each_network_get_verdicts_that_fit_its_card(name: str) ->
     model = lg.models.load(f"zoo/{name}")
     x, y = first_images(card.data)
     eps = check_eps(card.eps)
-    settings = VerifySettings(attack_restarts=2, refine="none", max_subproblems=32)
+    settings = VerifySettings(
+        limits=Limits(max_subproblems=32), attack=AttackSettings(restarts=2), optimise=OptimiseSettings(refine="none")
+    )
     verdicts = lg.verify(model, x, y, eps, settings=settings)
     proved = [v.status == "verified" for v in verdicts]
     assert sum(proved) >= 3, [(v.status, v.reason) for v in verdicts]

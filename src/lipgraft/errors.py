@@ -1,5 +1,6 @@
 """Errors meant for people: each says what is wrong and what to do next. The command line prints them as one line."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 
@@ -31,8 +32,13 @@ class NumericalError(LipgraftError):
     """NaN or infinity where only finite numbers make sense."""
 
 
-def unknown_name(kind: str, name: object, known: list[str]) -> str:
-    """The sentence for a name that is not in a registry: names the nearest known one and lists all."""
-    near = get_close_matches(str(name), known, n=1)
+def unknown_name(kind: str, name: object, known: list[str], inner: Sequence[str] = ()) -> str:
+    """The sentence for a name that is not in a registry: names the nearest known one and lists all.
+
+    inner: more names that may have been meant, too many to be listed. Of dotted names the last part is compared first.
+    """
+    ends = {one.rpartition(".")[2]: one for one in (*inner, *known)}
+    near = [ends[end] for end in get_close_matches(str(name).rpartition(".")[2], ends, n=1)]
+    near = near or get_close_matches(str(name), known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(known))}."

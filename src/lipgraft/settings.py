@@ -86,6 +86,22 @@ def to_mapping(obj: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(obj, field.name)) for field in dataclasses.fields(obj)}
 
 
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """{"a": {"b": value}} of "a.b"."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """`top` laid over `base`: mappings are merged, everything else is replaced."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        merged[key] = over(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_mapping(value)
@@ -108,7 +124,8 @@ def _build(cls: type[Any], mapping: Any, where: str, path: str) -> Any:
     values: dict[str, Any] = {}
     for key, value in mapping.items():
         if key not in fields:
-            raise SettingsError(f"{where}: {unknown_name('setting', f'{path}{key}', [f'{path}{k}' for k in fields])}")
+            known, inner = [f"{path}{k}" for k in fields], [f"{path}{k}" for k in _inner_names(hints)]
+            raise SettingsError(f"{where}: {unknown_name('setting', f'{path}{key}', known, inner)}")
         values[key] = _convert(hints[key], value, where, f"{path}{key}")
         choices = fields[key].metadata.get("choices")
         if choices is not None and values[key] not in choices:
@@ -120,6 +137,12 @@ def _build(cls: type[Any], mapping: Any, where: str, path: str) -> Any:
         return cls(**values)
     except SettingsError as error:  # raised by a __post_init__, which does not know where the value came from
         raise SettingsError(f"{where}: {error}") from None
+
+
+def _inner_names(hints: Mapping[str, Any]) -> list[str]:
+    """The settings one group further in, such as `limits.timeout`, for people who left the group out."""
+    groups = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
+    return [f"{name}.{field.name}" for name, kind in groups.items() for field in dataclasses.fields(kind)]
 
 
 def _convert(kind: Any, value: Any, where: str, path: str) -> Any:

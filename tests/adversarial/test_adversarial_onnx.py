@@ -11,7 +11,7 @@ import torch
 from families import Case, case, names, outputs
 from interop_cases import vnnlib
 from lipgraft.interop import VnnResult, export_onnx, verify_vnnlib
-from lipgraft.verification import VerifySettings
+from lipgraft.verification import Limits, VerifySettings
 
 EACH = 8  # questions to each network
 ROWS = 2  # outputs whose extremes are asked for
@@ -23,7 +23,7 @@ def ask(one: Case, net: Path, k: int, formula: str) -> VnnResult:
     outputs = one.net.model(one.x[:1]).shape[1]
     file = net.with_suffix(".vnnlib")
     file.write_text(vnnlib(one.lower[k].tolist(), one.upper[k].tolist(), outputs, formula))
-    settings = VerifySettings() if one.net.complete else VerifySettings(max_subproblems=64)
+    settings = VerifySettings() if one.net.complete else VerifySettings(limits=Limits(max_subproblems=64))
     return verify_vnnlib(net, file, 60.0, settings=settings)
 
 

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from families import FAMILIES, Case, case, names
-from lipgraft.verification import Verdict, VerifySettings, verify
+from lipgraft.verification import (
+    AttackSettings,
+    BranchSettings,
+    Limits,
+    OptimiseSettings,
+    Verdict,
+    VerifySettings,
+    verify,
+)
 
 SETTINGS = {
     # As it comes.
-    "default": VerifySettings(timeout=120.0),
+    "default": VerifySettings(limits=Limits(timeout=120.0)),
     # No attack, no search and little optimisation: branching and the leaves' programs decide.
     "bare": VerifySettings(
-        timeout=120.0, attack_restarts=0, refine="none", alpha_iterations=1, bab_iterations=2, search_every=0
+        limits=Limits(timeout=120.0),
+        attack=AttackSettings(restarts=0, search_every=0),
+        optimise=OptimiseSettings(refine="none", iterations=1),
+        branch=BranchSettings(iterations=2),
     ),
 }
 LEAST = 2_000
@@ -28,7 +38,7 @@ LEAST = 2_000
 def test_verdicts_are_right(name: str, number: int, settings: str) -> None:
     one = case(name, number)
     net = one.net
-    chosen = SETTINGS[settings] if net.complete else replace(SETTINGS[settings], max_subproblems=16)
+    chosen = SETTINGS[settings] if net.complete else SETTINGS[settings].changed(limits={"max_subproblems": 16})
     verdicts = verify(net.model, one.x, one.y, one.eps, low=net.low, high=net.high, settings=chosen)
     double = deepcopy(net.model).double()
     for k, verdict in enumerate(verdicts):

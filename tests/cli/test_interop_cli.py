@@ -322,7 +322,7 @@ def test_an_exported_folder_is_verified_by_the_command_that_export_suggests(tmp_
     assert main([*line, "--out", str(tmp_path / "out")]) == 0
     hint = re.search(r"try `lipgraft (.*)`", capsys.readouterr().out)
     assert hint is not None
-    assert main([*hint[1].split(), "--device", "cpu", "--set", "attack_restarts=1"]) == 0
+    assert main([*hint[1].split(), "--device", "cpu", "--set", "attack.restarts=1"]) == 0
     assert capsys.readouterr().out.startswith("3 instances: ")
 
 

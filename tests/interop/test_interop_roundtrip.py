@@ -11,10 +11,14 @@ from torch import Tensor, nn
 from interop_grafted import grafted
 from lipgraft import Box, bound, data, grafting
 from lipgraft.interop import export_onnx, load_onnx
-from lipgraft.verification import VerifySettings, verify
+from lipgraft.verification import AttackSettings, Limits, OptimiseSettings, VerifySettings, verify
 
 # Bounds and a short attack alone, no branching: so the clock decides nothing.
-SETTINGS = VerifySettings(max_subproblems=0, attack_steps=3, attack_restarts=1, refine_iterations=2, alpha_iterations=5)
+SETTINGS = VerifySettings(
+    limits=Limits(max_subproblems=0),
+    attack=AttackSettings(steps=3, restarts=1),
+    optimise=OptimiseSettings(refine_iterations=2, iterations=5),
+)
 EPS = torch.logspace(-3.9, -1, 20)  # from easily proved to easily attacked; no margin is closer to 0 than 1e-4
 
 

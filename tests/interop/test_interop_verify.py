@@ -32,7 +32,7 @@ from lipgraft.interop.module import Shift
 from lipgraft.interop.property_network import PropertyNetwork
 from lipgraft.interop.verify import Subject, verify_specification
 from lipgraft.rounding import inner_box, outer_ball
-from lipgraft.verification import VerifySettings
+from lipgraft.verification import Limits, VerifySettings
 
 FEW, MANY = 2, 24  # inputs: one halves boxes, the other goes through the verifier of images
 
@@ -490,7 +490,7 @@ def test_another_time_limit_is_another_question(tmp_path: Path) -> None:
 
 def test_other_settings_are_another_question(tmp_path: Path) -> None:
     path = table(tmp_path)
-    verify_instances(path, settings=VerifySettings(timeout=7.0))
+    verify_instances(path, settings=VerifySettings(limits=Limits(timeout=7.0)))
     assert verify_instances(path).reused == 2  # the seconds come from the table in any case
     summary = verify_instances(path, settings=VerifySettings(recheck="float64"))
     assert summary.reused == 0

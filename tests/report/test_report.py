@@ -237,7 +237,7 @@ def test_markdown_has_ours_with_the_papers_figures_in_brackets_and_the_origin() 
 
 
 def test_markdown_names_the_time_for_all_images_and_lipschitz_only_where_it_was_measured() -> None:
-    settings = {"certify": {"verifier": {"timeout": 300.0, "total_seconds": 15.0}}}
+    settings = {"certify": {"verifier": {"limits": {"timeout": 300.0, "total_seconds": 15.0}}}}
     without = results(settings=settings)
     text = markdown(experiment(without))
     assert "wall time for all images 15" in text

@@ -43,7 +43,7 @@ def test_the_radius_and_the_seed_reach_every_stage_unless_a_stage_has_its_own(tm
     recipe = load_recipe(written(tmp_path, eps="2/10", seed=7, models=models))
     assert recipe.eps == recipe.pretrain.eps == 0.2
     assert [model.finetune and model.finetune.eps for model in recipe.models] == [0.2, 0.3]
-    assert recipe.certify.verifier.seed == 7
+    assert recipe.certify.verifier.attack.seed == 7
 
 
 def test_trainings_start_from_their_presets(tmp_path: Path) -> None:
@@ -82,6 +82,22 @@ def test_a_recipe_may_extend_another_by_name_or_by_file(tmp_path: Path) -> None:
     (tmp_path / "quick.yaml").write_text("extends: quickstart\neps: 0.01\n")
     assert load_recipe(tmp_path / "quick.yaml").pretrain.eps == 0.01
     assert len(load_recipe(tmp_path / "quick.yaml").models) == len(load_recipe("quickstart").models)
+
+
+def test_the_flat_names_of_the_verifiers_settings_still_work_in_every_layer(tmp_path: Path) -> None:
+    flat = {"timeout": 30, "refine": "all", "attack": "pgd", "attack_steps": 9}
+    written(tmp_path, "base.yaml", certify={"verifier": flat})
+    (tmp_path / "top.yaml").write_text("extends: base.yaml\ncertify: {verifier: {attack: {steps: 4}, seed: 3}}\n")
+    settings = load_recipe(tmp_path / "top.yaml", {"certify.verifier.bab_iterations": 7}).certify.verifier
+    assert (settings.limits.timeout, settings.optimise.refine, settings.branch.iterations) == (30, "all", 7)
+    assert (settings.attack.method, settings.attack.steps, settings.attack.seed) == ("pgd", 4, 3)
+    (tmp_path / "quick.yaml").write_text("extends: quickstart\ncertify: {verifier: {max_subproblems: 5}}\n")
+    assert load_recipe(tmp_path / "quick.yaml").certify.verifier.limits.max_subproblems == 5
+    one = {"name": "mine", "models": [{"name": "baseline"}], "certify": {"verifier": flat}}
+    assert resolve(one).certify.verifier.attack.method == "pgd"
+    changes = {"certify.verifier.timeout": 60, "certify.verifier.limits.total_seconds": 5}
+    for run in load_experiment("table1", "smoke", changes).runs:
+        assert (run.recipe.certify.verifier.limits.timeout, run.recipe.certify.verifier.limits.total_seconds) == (60, 5)
 
 
 def test_the_settings_of_a_run_are_a_recipe(tmp_path: Path) -> None:
@@ -126,7 +142,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"calibration": {"bounds": "crwn"}}, "crown"),
     ({"calibration": {"count": 0}}, "at least 1"),
     ({"attack": {"method": "pdg"}}, "pgd"),
-    ({"certify": {"verifier": {"timeot": 3}}}, "timeout"),
+    ({"certify": {"verifier": {"timeot": 3}}}, "Did you mean 'certify.verifier.limits.timeout'"),
+    ({"certify": {"verifier": {"limits": {"timeot": 3}}}}, "Did you mean 'certify.verifier.limits.timeout'"),
+    ({"certify": {"verifier": {"limits": {"timeout": -3}}}}, "limits.timeout must be a finite number > 0"),
+    ({"certify": {"verifier": {"attack": {"steps": 3}, "attack_steps": 4}}}, "attack.steps is given twice"),
     ({"certify": {"margins": "cron"}}, "crown"),
     ({"lipschitz": {"notions": ["jacobain"]}}, "jacobian"),
     ({"lipschitz": {"units": "metres"}}, "pixel"),
@@ -225,7 +244,7 @@ def test_a_recipe_nested_beyond_reason_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"threads": 100_000}, {"threads": 0}, {"seed": 2**70}, {"seed": -1}, {"certify.verifier.seed": 2**70}],
+    [{"threads": 100_000}, {"threads": 0}, {"seed": 2**70}, {"seed": -1}, {"certify.verifier.attack.seed": 2**70}],
     ids=str,
 )
 def test_threads_and_seeds_have_limits(tmp_path: Path, change: dict[str, int]) -> None:

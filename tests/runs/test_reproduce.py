@@ -140,7 +140,7 @@ def test_criteria_are_compared_over_the_same_ratios_with_the_same_fine_tuning() 
 def test_settings_given_on_top_go_first_and_rows_can_be_chosen() -> None:
     experiment = load_experiment("table1", changes={"certify.count": 7, "defaults.finetune.epochs": 2, "seed": 4})
     recipe = experiment.runs[0].recipe
-    assert (recipe.certify.count, recipe.seed, recipe.certify.verifier.seed) == (7, 4, 4)
+    assert (recipe.certify.count, recipe.seed, recipe.certify.verifier.attack.seed) == (7, 4, 4)
     assert [model.finetune and model.finetune.epochs for model in recipe.models] == [None, 2, 2]
     (one,) = chosen([experiment], ["cnn-b/ours", "resnet4b"])
     assert {run.name: run.asked for run in one.runs if run.asked} == {

@@ -20,8 +20,12 @@ from lipgraft.errors import CheckpointError, SettingsError
 from lipgraft.report import RunResults, summary
 from lipgraft.runs import Recipe, certification, collect, load_recipe, report, resolve, run, stages
 from lipgraft.runs.directory import RunDirectory
+from lipgraft.verification.settings import flat
 
 Announce = Callable[[str, bool], None]
+
+
+VERIFIER = {"limits": {"max_subproblems": 0}, "attack": {"steps": 5}, "optimise": {"refine": "none"}}
 
 
 def tiny(**changes: Any) -> Recipe:
@@ -43,7 +47,7 @@ def tiny(**changes: Any) -> Recipe:
             {"name": "raw", "graft": {"criterion": "random", "ratio": 0.1}, "finetune": None},
         ],
         "attack": {"steps": 3, "count": 40},
-        "certify": {"count": 12, "verifier": {"max_subproblems": 0, "attack_steps": 5, "refine": "none"}},
+        "certify": {"count": 12, "verifier": VERIFIER},
         "lipschitz": {"notions": ["output-width", "sampled"], "count": 2, "method": {"samples": 2, "steps": 1}},
         "examples": 4,
     }
@@ -176,6 +180,23 @@ def test_a_finished_run_is_not_done_again(finished: tuple[Path, RunResults]) -> 
     assert {file: file.stat().st_mtime_ns for file in (path / "checkpoints").iterdir()} == before
 
 
+def test_a_run_begun_before_the_verifiers_settings_had_groups_goes_on(
+    finished: tuple[Path, RunResults], tmp_path: Path
+) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    assert config["recipe"]["certify"]["verifier"]["attack"]["steps"] == 5
+    config["recipe"]["certify"]["verifier"] = flat(tiny().certify.verifier)
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    heard: list[bool] = []
+    assert table(run(tiny(), path, announce=lambda what, done: heard.append(done))) == table(finished[1])
+    assert all(heard)
+    assert load_recipe(path / "config.yaml") == tiny()
+    other = tiny(certify={"count": 12, "verifier": {**VERIFIER, "attack": {"steps": 6}}})
+    with pytest.raises(SettingsError, match=r"certify\.verifier\.attack\.steps = 5, not 6"):
+        run(other, path)
+
+
 def test_what_is_missing_is_made_again_and_nothing_else(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
     path = copied(finished[0], tmp_path / "copy")
     (path / "checkpoints/ours.safetensors").unlink()
@@ -279,7 +300,8 @@ def test_a_directory_that_is_no_run_is_refused_with_a_sentence(tmp_path: Path) -
 
 def test_a_run_of_the_verifier_alone_has_a_report_too(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
     line = ["verify", str(finished[0] / "checkpoints/ours.safetensors"), "--data", "digits", "--eps", "0.08"]
-    options = ["--count", "6", "--set", "max_subproblems=0", "--set", "attack_steps=5", "--set", "refine=none"]
+    options = ["--count", "6", "--set", "limits.max_subproblems=0", "--set", "attack.steps=5"]
+    options += ["--set", "optimise.refine=none"]
     assert main([*line, *options, "--out", str(tmp_path / "alone"), "--device", "cpu"]) == 0
     results = report(tmp_path / "alone")
     assert results.counts == {"certified": 6}

@@ -14,17 +14,27 @@ from exact_milp import double, exact_margin, grafted, line
 from lipgraft.box import Box
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.network import Activation, Network, evaluate
-from lipgraft.verification import Verdict, VerifySettings, verify
+from lipgraft.verification import AttackSettings, BranchSettings, OptimiseSettings, Verdict, VerifySettings, verify
 
 # Little optimisation, no attack and no search, so that most of the work is left to branching and to the leaves.
-BARE = VerifySettings(attack_restarts=0, refine="none", alpha_iterations=1, bab_iterations=2, search_every=0)
+BARE = VerifySettings(
+    attack=AttackSettings(restarts=0, search_every=0),
+    optimise=OptimiseSettings(refine="none", iterations=1),
+    branch=BranchSettings(iterations=2),
+)
 SETTINGS = {
     "bare": BARE,
     "default": VerifySettings(),
     "widest": VerifySettings(
-        attack_restarts=0, refine="none", alpha_iterations=0, bab_iterations=1, branching="widest"
+        attack=AttackSettings(restarts=0),
+        optimise=OptimiseSettings(refine="none", iterations=0),
+        branch=BranchSettings(iterations=1, rule="widest"),
     ),
-    "babsr": VerifySettings(attack_restarts=0, refine="all", bab_iterations=1, branching="babsr", batch=8),
+    "babsr": VerifySettings(
+        attack=AttackSettings(restarts=0),
+        optimise=OptimiseSettings(refine="all"),
+        branch=BranchSettings(iterations=1, rule="babsr", batch=8),
+    ),
 }
 CLEAR = 1e-4  # a margin closer to zero than this may be rounded to either side
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -12,14 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.bounds.memory import free_bytes
-from lipgraft.verification import Verdict, VerifySettings, verify, verify_stream
+from lipgraft.verification import (
+    AttackSettings,
+    BranchSettings,
+    Limits,
+    OptimiseSettings,
+    Verdict,
+    VerifySettings,
+    verify,
+    verify_stream,
+)
 from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
 from test_verify import classified, convolutional, radii
 
 WEAK = VerifySettings(
-    attack_restarts=0, search_every=0, alpha_iterations=0, refine="none", bab_iterations=0, leaf_iterations=0, batch=8
+    attack=AttackSettings(restarts=0, search_every=0),
+    optimise=OptimiseSettings(iterations=0, refine="none"),
+    branch=BranchSettings(iterations=0, leaf_iterations=0, batch=8),
 )
 GENEROUS = 6.0  # seconds that a limit of one second may take on a busy machine; without the limit each takes longer
 
@@ -55,7 +65,7 @@ class Robust(nn.Module):
 
 @pytest.mark.parametrize("limit", [{"timeout": 1.0}, {"total_seconds": 1.0}])
 def test_the_attack_looks_at_the_clock(limit: dict[str, float]) -> None:
-    settings = VerifySettings(attack_steps=200_000, attack_restarts=1, **limit)
+    settings = VerifySettings(Limits(**limit), AttackSettings(steps=200_000, restarts=1))
     began = time.perf_counter()
     [verdict] = verify(Robust(), torch.full((1, 6), 0.5), torch.tensor([0]), 0.1, settings=settings)
     assert time.perf_counter() - began < GENEROUS
@@ -68,11 +78,13 @@ def test_the_time_of_the_attack_is_charged_to_the_images_that_took_it(generator:
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor([[1.0], [0.0]]))
         model[0].bias.copy_(torch.tensor([-0.2, 0.0]))
-    settings = VerifySettings(attack_steps=500, attack_restarts=1)
+    settings = VerifySettings(attack=AttackSettings(steps=500, restarts=1))
     x = torch.tensor([[0.21], [0.9]])
     broken, sturdy = verify(model, x, torch.zeros(2, dtype=torch.int64), 0.1, settings=settings)
     assert (broken.status, sturdy.status) == ("falsified", "verified")
-    long = verify(model, x[1:], torch.zeros(1, dtype=torch.int64), 0.1, settings=replace(settings, attack_restarts=0))
+    long = verify(
+        model, x[1:], torch.zeros(1, dtype=torch.int64), 0.1, settings=settings.changed(attack={"restarts": 0})
+    )
     assert long[0].status == "verified"
     assert broken.seconds < 0.2
 
@@ -82,7 +94,9 @@ def test_optimised_lines_look_at_the_clock(activation: type[nn.Module], generato
     model = network(generator, activation=activation)
     x, y = inputs(model, 8, generator)
     settings = VerifySettings(
-        attack_restarts=0, search_every=0, alpha_iterations=10**6, refine_iterations=10**6, total_seconds=1.0
+        limits=Limits(total_seconds=1.0),
+        attack=AttackSettings(restarts=0, search_every=0),
+        optimise=OptimiseSettings(iterations=10**6, refine_iterations=10**6),
     )
     began = time.perf_counter()
     verdicts = verify(model, x, y, 3.0, low=None, high=None, settings=settings)
@@ -105,7 +119,7 @@ def test_the_programs_of_leaves_look_at_the_clock_and_are_charged(
     model = convolutional(generator)
     x, y = classified(model, 14, generator)
     began = time.perf_counter()
-    verdicts = verify(model, x, y, radii(model, x), settings=replace(WEAK, total_seconds=1.0))
+    verdicts = verify(model, x, y, radii(model, x), settings=WEAK.changed(limits={"total_seconds": 1.0}))
     assert time.perf_counter() - began < GENEROUS
     assert allowed
     assert max(allowed) <= 1.0
@@ -127,7 +141,9 @@ def test_what_crown_proves_comes_before_lines_are_optimised(
     model = network(generator)
     x, y = inputs(model, 8, generator)
     eps = torch.tensor([1e-4, 0.15] * 4)
-    settings = VerifySettings(attack_restarts=0, search_every=0, refine="none")
+    settings = VerifySettings(
+        attack=AttackSettings(restarts=0, search_every=0), optimise=OptimiseSettings(refine="none")
+    )
     for _, verdict in verify_stream(model, x, y, eps, settings=settings):
         if verdict.method == "crown":
             assert not begun
@@ -148,7 +164,9 @@ def test_the_run_counts_from_its_call_tracing_included(
     model = network(generator)
     x, y = inputs(model, 2, generator)
     assert Job.of(model, x, y, 0.1, 0.0, 1.0, VerifySettings(), time.perf_counter()).ledger.now() >= 0.3
-    verdicts = verify(model, x, y, 1e-4, settings=VerifySettings(attack_restarts=0, total_seconds=0.2))
+    verdicts = verify(
+        model, x, y, 1e-4, settings=VerifySettings(limits=Limits(total_seconds=0.2), attack=AttackSettings(restarts=0))
+    )
     assert all(v.reason == "timeout" for v in verdicts)
 
 
@@ -179,7 +197,7 @@ def test_a_pool_that_spills_gives_the_verdicts_of_one_that_has_room(
     assert {v.status for v in roomy} >= {"verified", "falsified"}
     for pool_gigabytes in (1e-9, 1e-6):
         moved.clear()
-        tight = replace(WEAK, pool_gigabytes=pool_gigabytes, spill_gigabytes=1.0)
+        tight = WEAK.changed(limits={"pool_gigabytes": pool_gigabytes, "spill_gigabytes": 1.0})
         assert told(verify(model, x, y, eps, settings=tight)) == told(roomy)
         assert sum(moved) > 5
 
@@ -189,7 +207,7 @@ def test_an_image_ends_for_memory_only_when_device_and_host_are_used_up(generato
     x, y = classified(model, 14, generator)
     eps = 1.05 * radii(model, x)
     roomy = verify(model, x, y, eps, settings=WEAK)
-    both = verify(model, x, y, eps, settings=replace(WEAK, pool_gigabytes=1e-6, spill_gigabytes=2e-7))
+    both = verify(model, x, y, eps, settings=WEAK.changed(limits={"pool_gigabytes": 1e-6, "spill_gigabytes": 2e-7}))
     assert any(v.reason == "memory" for v in both)
     for before, after in zip(roomy, both, strict=True):
         assert (after.status, after.reason) in (("unknown", "memory"), (before.status, before.reason))

@@ -20,7 +20,7 @@ from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models.layers import Normalise
 from lipgraft.network import Activation, evaluate, trace
-from lipgraft.verification import BRANCHING, VerifySettings
+from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings
 from lipgraft.verification.branch_and_bound.branching import branching_named
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.leaves import solve_leaf
@@ -183,7 +183,7 @@ def test_open_neurons_are_unstable_and_not_grafted(images: Images) -> None:
 
 @pytest.mark.parametrize("name", sorted(BRANCHING))
 def test_branching_picks_open_neurons_that_are_not_split_yet(name: str, images: Images) -> None:
-    step = Step(images, VerifySettings(branching=name, bab_iterations=1))
+    step = Step(images, VerifySettings(branch=BranchSettings(rule=name, iterations=1)))
     sub = whole(images, splits=4)
     with torch.no_grad():
         for depth in range(4):
@@ -197,7 +197,7 @@ def test_branching_picks_open_neurons_that_are_not_split_yet(name: str, images: 
 
 
 def test_the_filter_takes_the_candidate_whose_halves_leave_least_to_prove(images: Images) -> None:
-    settings = VerifySettings(branching="filtered", candidates=10_000)
+    settings = VerifySettings(branch=BranchSettings(rule="filtered", candidates=10_000))
     sub = whole(images)
     with torch.no_grad():
         chosen = Step(images, settings).decide(sub)

@@ -30,9 +30,31 @@ from lipgraft.network import trace
 from lipgraft.runs import RESULTS, Identity, ResultStore, Row, StoreError, read_results, verify_run
 from lipgraft.runs.fingerprint import network_fingerprint
 from lipgraft.runs.progress import VerifyProgress
-from lipgraft.verification import Verdict, VerifySettings, measure
+from lipgraft.verification import (
+    AttackSettings,
+    BranchSettings,
+    Limits,
+    OptimiseSettings,
+    Verdict,
+    VerifySettings,
+    measure,
+)
 
-SETTINGS = VerifySettings(images=4, attack_steps=5, attack_restarts=1, alpha_iterations=3, bab_iterations=2)
+SETTINGS = VerifySettings(
+    attack=AttackSettings(steps=5, restarts=1),
+    optimise=OptimiseSettings(iterations=3),
+    branch=BranchSettings(iterations=2),
+    images=4,
+)
+FLAT_SETTINGS = (
+    '{"alpha_iterations": 3, "attack": "pgd-targeted", "attack_restarts": 1, "attack_steps": 5, '
+    '"bab_iterations": 2, "batch": 4096, "branching": "intercept", "candidates": 3, "capture": true, '
+    '"decay": 0.98, "images": 4, "leaf_iterations": 50, "lp_size": 2000000, "lr_alpha": 0.1, '
+    '"lr_beta": 0.2, "lr_root": 0.1, "max_subproblems": null, "pool_gigabytes": null, "recheck": "none", '
+    '"refine": "vectors", "refine_iterations": 10, "search_every": 8, "search_steps": 20, "seed": 0, '
+    '"spill_gigabytes": null, "timeout": 300.0, "total_seconds": null}'
+)
+"""What lipgraft wrote for these settings when they had no groups."""
 IDENTITY = Identity("abc", "digits", 0.1, {"timeout": 1.0})
 
 
@@ -348,7 +370,19 @@ def test_a_run_that_stops_early_goes_on_and_gives_the_same_table(tmp_path: Path)
     assert table(rows) == table(whole)
     assert {row.verdict.status for row in rows} == {"verified", "falsified"}
     with pytest.raises(StoreError, match="other settings"):
-        verify_run(network(), data, 0.05, tmp_path / "parts", settings=replace(SETTINGS, seed=5))
+        verify_run(network(), data, 0.05, tmp_path / "parts", settings=SETTINGS.changed(attack={"seed": 5}))
+
+
+def test_a_store_written_before_settings_had_groups_is_continued(tmp_path: Path) -> None:
+    """Its settings are those that the version before wrote for the same values."""
+    data = dataset(4)
+    verify_run(network(), data, 0.05, tmp_path, count=2, settings=SETTINGS)
+    with closing(sqlite3.connect(tmp_path / RESULTS)) as connection:
+        assert connection.execute("SELECT value FROM run WHERE key = 'settings'").fetchone() == (FLAT_SETTINGS,)
+    rows = verify_run(network(), data, 0.05, tmp_path, settings=SETTINGS)
+    assert [row.image for row in rows] == [0, 1, 2, 3]
+    with pytest.raises(StoreError, match=r"branch\.iterations 2 instead of 5"):
+        verify_run(network(), data, 0.05, tmp_path, settings=SETTINGS.changed(branch={"iterations": 5}))
 
 
 def test_more_images_can_be_asked_for_later(tmp_path: Path) -> None:
@@ -419,7 +453,7 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
     checkpoint, out = str(tmp_path / "net.safetensors"), tmp_path / "run"
     models.save(models.build("digits-cnn", "digits", seed=0), checkpoint)
     line = [checkpoint, "--data", "digits", "--eps", "1/255", "--out", str(out), "--device", "cpu"]
-    line += ["--set", "attack_restarts=1", "--set", "attack-steps=3", "--set", "alpha_iterations=2", "--timeout", "30"]
+    line += ["--set", "attack.restarts=1", "--set", "attack-steps=3", "--set", "alpha_iterations=2", "--timeout", "30"]
     assert main(["verify", *line, "--count", "3", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["measures"]["count"] == 3
@@ -435,7 +469,7 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
     assert main(["verify", *line, "--recheck", "float64"]) == 1
     assert "recheck" in capsys.readouterr().err
     assert main(["verify", *line, "--set", "batches=3"]) == 1
-    assert "batch" in capsys.readouterr().err
+    assert "Did you mean 'branch.batch'" in capsys.readouterr().err
     assert main(["verify", *line, "--set", "batch"]) == 1
     assert "NAME=VALUE" in capsys.readouterr().err
 
@@ -445,7 +479,7 @@ def test_the_command_finds_its_run_again_without_being_told_where(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     models.save(models.build("digits-cnn", "digits", seed=0), "net-0.1.safetensors")
-    line = ["verify", "net-0.1.safetensors", "--data", "digits", "--device", "cpu", "--set", "attack_steps=3"]
+    line = ["verify", "net-0.1.safetensors", "--data", "digits", "--device", "cpu", "--set", "attack.steps=3"]
     assert main([*line, "--eps", "1/255", "--count", "2", "--json"]) == 0
     run = Path(json.loads(capsys.readouterr().out)["run"])
     assert run == Path("runs/verify-net-0.1-digits-1-255")
@@ -473,7 +507,7 @@ def test_the_live_line_counts_what_is_decided() -> None:
 
 def test_the_time_left_grows_while_nothing_is_decided_and_never_beyond_the_limits() -> None:
     now = [0.0]
-    limits = VerifySettings(timeout=60.0, total_seconds=400.0)
+    limits = VerifySettings(limits=Limits(timeout=60.0, total_seconds=400.0))
     progress = VerifyProgress(Console(quiet=True), limits, clock=lambda: now[0])
     progress.started(110, [])
     assert progress.line().endswith("0:00 so far | at most 6:40 left")
@@ -487,7 +521,7 @@ def test_the_time_left_grows_while_nothing_is_decided_and_never_beyond_the_limit
     assert progress.line().endswith("3:30 so far | at most 3:10 left")
     now[0] = 399.0
     assert progress.line().endswith("at most 0:01 left")
-    alone = VerifyProgress(Console(quiet=True), VerifySettings(timeout=60.0), clock=lambda: now[0])
+    alone = VerifyProgress(Console(quiet=True), VerifySettings(limits=Limits(timeout=60.0)), clock=lambda: now[0])
     alone.started(3, [])
     assert alone.line().endswith("at most 3:00 left")
 

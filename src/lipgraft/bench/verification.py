@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,10 +29,10 @@ def bench_verify(
     of images that CROWN or optimised lines decide. subproblems_per_second: while branch and bound runs.
     curve: pairs (wall seconds, images verified until then).
     """
-    chosen = replace(settings or VerifySettings(), timeout=timeout)
+    chosen = (settings or VerifySettings()).changed(limits={"timeout": timeout})
     device = next((p.device for p in model.parameters()), x.device)
     if warm_up:
-        list(verify_stream(model, x[:warm_up], y[:warm_up], eps, settings=replace(chosen, timeout=1.0)))
+        list(verify_stream(model, x[:warm_up], y[:warm_up], eps, settings=chosen.changed(limits={"timeout": 1.0})))
     wait(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -29,7 +29,7 @@ from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text, check_file
 from lipgraft.runs.provenance import hardware, versions
-from lipgraft.verification import VerifySettings
+from lipgraft.verification import Limits, VerifySettings
 
 app = typer.Typer(help="How fast bounds, training and verification are on this machine.")
 
@@ -147,7 +147,7 @@ def verify_command(
     """How fast images are decided, and how many in the time given."""
     place, source = resolve_device(device), datasets.load(data, data_root)
     x, y = datasets.images(source.x_test[:count]).to(place), source.y_test[:count].to(place)
-    limits = VerifySettings(total_seconds=total_seconds)
+    limits = VerifySettings(Limits(total_seconds=total_seconds))
     row = bench_verify(load_model(checkpoint, source, place), x, y, eps, timeout, settings=limits)
     _show_one(row)
     if row["curve"]:

@@ -18,7 +18,8 @@ from rich.text import Text
 
 from lipgraft import yaml_text
 from lipgraft.errors import SettingsError
-from lipgraft.settings import MOST_SEED, MOST_THREADS, check_eps
+from lipgraft.settings import MOST_SEED, MOST_THREADS, check_eps, over
+from lipgraft.verification.settings import grouped
 
 
 def parse_eps(text: str | float) -> float:
@@ -79,7 +80,9 @@ DataRootOption = Annotated[
 RecheckOption = Annotated[str, typer.Option("--recheck", help="float64: repeat every proof in double precision.")]
 VerifierOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the verifier; repeatable."),
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Any other setting of the verifier, such as branch.batch=512; repeatable."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 
@@ -104,6 +107,12 @@ def parse_set(pairs: Sequence[str] | None) -> dict[str, Any]:
         except yaml.YAMLError:
             raise SettingsError(f"--set {pair!r} has a value that cannot be read.") from None
     return settings
+
+
+def verifier_settings(options: Mapping[str, Any], pairs: Sequence[str] | None) -> dict[str, Any]:
+    """The verifier's settings in groups: a command's own options by dotted path, then those of --set over them."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return over(grouped(given), grouped(parse_set(pairs), "--set"))
 
 
 def printable(text: str) -> str:

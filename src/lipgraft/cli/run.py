@@ -26,7 +26,7 @@ from lipgraft.errors import SettingsError
 EPILOG = example(
     "lipgraft run quickstart",
     "lipgraft run my-recipe.yaml --out runs/mine --device cuda",
-    "lipgraft run quickstart --set certify.verifier.max_subproblems=400 --out runs/longer",
+    "lipgraft run quickstart --set certify.verifier.limits.max_subproblems=400 --out runs/longer",
     "lipgraft run runs/quickstart/config.yaml --out runs/again",
 )
 

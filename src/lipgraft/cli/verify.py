@@ -23,11 +23,11 @@ from lipgraft.cli.common import (
     ThreadsOption,
     VerifierOption,
     example,
-    parse_set,
     print_json,
     print_table,
     resolve_device,
     say,
+    verifier_settings,
 )
 from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
@@ -85,8 +85,8 @@ def verify(
 
     Every verdict is kept as soon as it is there: after Ctrl-C or a crash, the same command goes on where it stopped.
     """
-    options: dict[str, Any] = {"timeout": timeout, "total_seconds": total_seconds, "recheck": recheck, "seed": seed}
-    chosen = {**{name: value for name, value in options.items() if value is not None}, **parse_set(set_)}
+    limits = {"limits.timeout": timeout, "limits.total_seconds": total_seconds}
+    chosen = verifier_settings({**limits, "recheck": recheck, "attack.seed": seed}, set_)
     settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device)
     run = check_folder(out or default_run(checkpoint, data, eps))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -19,10 +19,10 @@ from lipgraft.cli.common import (
     ThreadsOption,
     VerifierOption,
     example,
-    parse_set,
     print_json,
     resolve_device,
     say,
+    verifier_settings,
 )
 from lipgraft.cli.startup import command_began
 from lipgraft.errors import NumericalError, SettingsError
@@ -74,10 +74,9 @@ def vnnlib(
     the results file. If a file cannot be used, the command fails and the results file says error.
     """
     _check_question(net, spec, instances, results, out)
-    options: dict[str, Any] = {"recheck": recheck, "seed": seed, **({} if timeout is None else {"timeout": timeout})}
-    options |= parse_set(set_)
-    settings = build(VerifySettings, options, where="vnnlib")
-    if settings.total_seconds is not None:
+    chosen = verifier_settings({"limits.timeout": timeout, "recheck": recheck, "attack.seed": seed}, set_)
+    settings = build(VerifySettings, chosen, where="vnnlib")
+    if settings.limits.total_seconds is not None:
         raise SettingsError("total_seconds is for `lipgraft verify`; use --timeout, seconds per property.")
     where = resolve_device(device)
     if net is not None and spec is not None:
@@ -86,7 +85,8 @@ def vnnlib(
         _property(net, spec, results, settings, where, json=json)
     elif instances is not None:
         folder = out or instances.parent / "results"
-        _table(instances, folder, settings.timeout if "timeout" in options else None, settings, where, json=json)
+        given = settings.limits.timeout if "timeout" in chosen.get("limits", {}) else None
+        _table(instances, folder, given, settings, where, json=json)
 
 
 def _check_question(
@@ -109,7 +109,7 @@ def _property(
     """Print one word; everything else that is for people goes to standard error."""
     began = command_began()
     answer = verify_vnnlib(
-        net, spec, settings.timeout, device=device, results=results, settings=settings, started=began
+        net, spec, settings.limits.timeout, device=device, results=results, settings=settings, started=began
     )
     if answer.status == "error":
         raise NumericalError(f"{spec.name} of {net.name} could not be decided: {answer.reason}.")

@@ -25,6 +25,7 @@ from lipgraft.interop.results_table import WORDS, InstanceResult, append_result,
 from lipgraft.interop.verify import Subject, verify_specification
 from lipgraft.interop.vnnlib import read_vnnlib
 from lipgraft.verification import VerifySettings
+from lipgraft.verification.settings import flat
 from lipgraft.version import __version__
 
 UNREADABLE = "none"  # in place of a file's digest; digests consist of the digits 0 to f
@@ -192,8 +193,9 @@ def _property_mark(file: Path) -> str:
 
 def _settings_mark(settings: VerifySettings) -> str:
     """Of lipgraft's version and of every setting but the time limits, which stand in a column of their own."""
-    plain = replace(settings, timeout=1.0, total_seconds=None)
-    return hashlib.sha256(f"{__version__} {plain!r}".encode()).hexdigest()[:8]
+    plain = flat(settings.changed(limits={"timeout": 1.0, "total_seconds": None}))
+    text = ", ".join(f"{name}={value!r}" for name, value in plain.items())
+    return hashlib.sha256(f"{__version__} VerifySettings({text})".encode()).hexdigest()[:8]
 
 
 def _stem(name: str) -> str:

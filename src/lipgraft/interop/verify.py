@@ -100,7 +100,7 @@ def verify_specification(
             # A violation that is easy to find must not wait for the proofs of other regions.
             regions = specification.expand(deadline)
             network, judge, like = subject.network, subject.judge, subject.like
-            found = falsify(network, regions, judge, like, deadline, effort=QUICK, seed=chosen.seed)
+            found = falsify(network, regions, judge, like, deadline, effort=QUICK, seed=chosen.attack.seed)
             if found is not None:
                 return VnnResult("sat", found, method="pgd")
         count = sum(1 for _ in specification.expand(deadline))
@@ -184,7 +184,7 @@ def _decide(subject: Subject, region: Region, deadline: float, settings: VerifyS
         return VnnResult("sat", found, method="pgd")
     if few or any(len(disjunct.b) > 1 for disjunct in region.disjuncts):
         half = deadline - left / 2  # the other half is for proofs
-        found = falsify(subject.network, [region], subject.judge, subject.like, half, seed=settings.seed)
+        found = falsify(subject.network, [region], subject.judge, subject.like, half, seed=settings.attack.seed)
         if found is not None:
             return VnnResult("sat", found, method="pgd")
     if few:
@@ -210,7 +210,7 @@ def _by_verifier(
     left = deadline - time.monotonic()
     if left <= 0:
         return VnnResult("timeout", method="pgd")
-    limited = replace(settings, timeout=left, total_seconds=left)
+    limited = settings.changed(limits={"timeout": left, "total_seconds": left})
     zero = torch.zeros_like(model.centre)[None]
     [verdict] = verify_images(model, zero, torch.zeros(1, dtype=torch.int64), 1.0, low=-1.0, high=1.0, settings=limited)
     method = "pgd" if verdict.method == "misclassified" else verdict.method

@@ -28,13 +28,13 @@ def experiment_summary(results: ExperimentResults) -> dict[str, Any]:
 
 def protocol(run: RunResults) -> dict[str, Any]:
     """The settings without which the figures say little."""
-    verifier = run.settings.get("certify", {}).get("verifier", {})
+    limits = run.settings.get("certify", {}).get("verifier", {}).get("limits", {})
     found: dict[str, Any] = {
         "pretrain epochs": run.settings.get("pretrain", {}).get("epochs"),
         "attack": _attack(run),
         "certified images": run.counts.get("certified"),
-        "timeout": verifier.get("timeout"),
-        "wall time for all images": verifier.get("total_seconds"),
+        "timeout": limits.get("timeout"),
+        "wall time for all images": limits.get("total_seconds"),
         "Lipschitz images": run.counts.get("lipschitz"),
         "Lipschitz units": run.lipschitz_units if "lipschitz" in run.counts else None,
         "margins": run.margin_method,

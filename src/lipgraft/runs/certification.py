@@ -14,8 +14,8 @@ from lipgraft.errors import SettingsError
 from lipgraft.network import full_precision, trace
 from lipgraft.runs.fingerprint import Identity
 from lipgraft.runs.store import RESULTS, ResultStore, Row
-from lipgraft.settings import to_mapping
 from lipgraft.verification import VerifySettings, verify_stream
+from lipgraft.verification.settings import flat
 
 
 def verify_run(
@@ -66,4 +66,4 @@ def identity_of(model: nn.Module, data: Dataset, eps: float, settings: VerifySet
     """What the verdicts on test images of a data set depend on."""
     with full_precision():
         network = trace(model, data.input_shape)
-    return Identity.of(network, data.x_test, data.y_test, eps, to_mapping(settings), data.name)
+    return Identity.of(network, data.x_test, data.y_test, eps, flat(settings), data.name)

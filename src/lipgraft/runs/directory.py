@@ -21,6 +21,7 @@ from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
 from lipgraft.runs.provenance import hardware, made_by, versions
 from lipgraft.runs.recipe import Recipe
+from lipgraft.runs.recipe_file import with_groups
 from lipgraft.runs.store import RESULTS
 from lipgraft.settings import to_mapping
 
@@ -135,7 +136,7 @@ class RunDirectory:
         content = yaml_text.read(self.config, str(self.config))
         if not isinstance(content, Mapping) or not {"recipe", "verify"} & set(content):
             raise SettingsError(f"{self.config} is not that of a `run` or a `verify`; give a directory of one of them.")
-        return dict(content)
+        return dict(with_groups(content, str(self.config)))
 
     def checkpoint(self, name: str) -> Path:
         return self.path / "checkpoints" / f"{name}.safetensors"

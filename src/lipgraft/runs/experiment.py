@@ -14,8 +14,8 @@ from typing import Any
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.report.published import PUBLISHED, published
 from lipgraft.runs.recipe import Recipe, check_folder_name
-from lipgraft.runs.recipe_file import changed, nested, over, read, resolve
-from lipgraft.settings import build, setting
+from lipgraft.runs.recipe_file import changed, read, resolve
+from lipgraft.settings import build, nested, over, setting
 
 Row = dict[str, Any]
 """A model of a recipe, as it is written."""

@@ -23,7 +23,6 @@ from lipgraft.runs.recipe import ModelRecipe, Recipe
 from lipgraft.runs.results import collect, is_measured
 from lipgraft.runs.stages import identity, measure_model
 from lipgraft.runs.store import read_model
-from lipgraft.settings import to_mapping
 
 
 def run(
@@ -99,5 +98,5 @@ def _examples(shop: Workshop, networks: dict[str, nn.Module]) -> None:
         return {"images": chosen, "classes": list(shop.data.classes)}
 
     marks = {name: identity(shop, network) for name, network in networks.items()}
-    inputs = {"models": marks, "certify": to_mapping(recipe.certify), "examples": recipe.examples}
+    inputs = {"models": marks, "certify": recipe.certify.record(), "examples": recipe.examples}
     run.stage("examples", "images to look at", inputs, work, share=False)

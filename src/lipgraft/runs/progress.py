@@ -95,8 +95,8 @@ class VerifyProgress:
     def _most(self, now: float, images: int) -> float:
         if self._settings is None:
             return float("inf")
-        whole = self._settings.total_seconds
-        alone = self._settings.timeout * images
+        whole = self._settings.limits.total_seconds
+        alone = self._settings.limits.timeout * images
         return alone if whole is None else min(alone, max(whole - (now - self.began), 0.0))
 
 

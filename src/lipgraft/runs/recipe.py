@@ -18,9 +18,10 @@ from lipgraft.grafting.select import check_selection
 from lipgraft.models import ACTIVATIONS, NETWORKS
 from lipgraft.report.published import published
 from lipgraft.sensitivity import NOTIONS, UNITS, LipschitzSettings
-from lipgraft.settings import check_eps, check_seed, check_threads, setting
+from lipgraft.settings import check_eps, check_seed, check_threads, setting, to_mapping
 from lipgraft.training import TrainSettings
 from lipgraft.verification import VerifySettings
+from lipgraft.verification.settings import flat
 
 
 def _known(kind: str, name: str, names: Any) -> None:
@@ -126,6 +127,10 @@ class CertifySettings:
     def __post_init__(self) -> None:
         _known("bound method", self.margins, METHODS)
         _at_least(1, count=self.count)
+
+    def record(self) -> dict[str, Any]:
+        """What finished stages know it by: the same text for the same values as before settings had groups."""
+        return {**to_mapping(self), "verifier": flat(self.verifier)}
 
 
 @dataclass(frozen=True)

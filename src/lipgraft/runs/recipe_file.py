@@ -11,8 +11,9 @@ from typing import Any
 from lipgraft import yaml_text
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.runs.recipe import Recipe
-from lipgraft.settings import build, to_mapping
+from lipgraft.settings import build, nested, over, to_mapping
 from lipgraft.training import preset
+from lipgraft.verification.settings import grouped
 
 SHARED = ("graft", "finetune")
 """What `defaults` may hold: settings that all models start from."""
@@ -35,15 +36,23 @@ def changed(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     """The mapping with these settings, by dotted key, laid over it."""
     out = dict(mapping)
     for key, value in changes.items():
-        out = over(out, nested(key, value))
+        out = over(out, with_groups(nested(key, value), key))
     return out
 
 
-def nested(key: str, value: Any) -> dict[str, Any]:
-    """{"a": {"b": value}} of "a.b"."""
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
+def with_groups(content: Any, where: str) -> Any:
+    """Part of a recipe or an experiment, where every `verifier` has its settings in groups.
+
+    Each file and each change on top is brought to this form before they are merged: some may name settings as before.
+    """
+    if isinstance(content, list | tuple):
+        return [with_groups(item, where) for item in content]
+    if not isinstance(content, Mapping):
+        return content
+    return {
+        key: grouped(value, where) if key == "verifier" and isinstance(value, Mapping) else with_groups(value, where)
+        for key, value in content.items()
+    }
 
 
 def resolve(mapping: Mapping[str, Any], where: str = "recipe") -> Recipe:
@@ -51,7 +60,7 @@ def resolve(mapping: Mapping[str, Any], where: str = "recipe") -> Recipe:
 
     A resolved recipe, as `to_mapping` writes it, resolves to itself.
     """
-    full = dict(mapping)
+    full = with_groups(mapping, where)
     defaults = _mapping(full.pop("defaults", None), where, "defaults")
     for key in defaults:
         if key not in SHARED:
@@ -91,7 +100,8 @@ def _training(where: str, kind: str, *layers: Any) -> dict[str, Any]:
 def _seeded(full: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The settings of certification, whose attack draws from the recipe's seed unless it has its own."""
     certify = dict(_mapping(full.get("certify"), where, "certify"))
-    certify["verifier"] = {"seed": full.get("seed", 0), **_mapping(certify.get("verifier"), where, "certify.verifier")}
+    own = _mapping(certify.get("verifier"), where, "certify.verifier")
+    certify["verifier"] = over({"attack": {"seed": full.get("seed", 0)}}, own)
     return certify
 
 
@@ -117,15 +127,6 @@ def read(source: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     return over(read(base, (*seen, source)), mapping)
 
 
-def over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """`top` laid over `base`: mappings are merged, everything else is replaced."""
-    merged = dict(base)
-    for key, value in top.items():
-        below = merged.get(key)
-        merged[key] = over(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
 def _is_yaml(source: str) -> bool:
     return Path(source).suffix in (".yaml", ".yml")
 
@@ -141,7 +142,7 @@ def _find(source: str) -> Path | Traversable:
 
 
 def _parse(file: Path | Traversable, source: str) -> Mapping[str, Any]:
-    return _mapping(yaml_text.read(file, source), source, "the top level")
+    return _mapping(with_groups(yaml_text.read(file, source), source), source, "the top level")
 
 
 def _mapping(value: Any, where: str, what: str) -> Mapping[str, Any]:

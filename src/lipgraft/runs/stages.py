@@ -35,14 +35,14 @@ def measure_model(shop: Workshop, model: ModelRecipe, network: nn.Module) -> Non
     run.stage(
         f"{model.name}.certify",
         f"{model.title}: certifying {recipe.certify.count} images",
-        {"stage": "certify", **known, "certify": to_mapping(recipe.certify)},
+        {"stage": "certify", **known, "certify": recipe.certify.record()},
         lambda folder: _certify(shop, model, network, folder),
         _verdicts(shop, model),
     )
     run.stage(
         f"{model.name}.bounds",
         f"{model.title}: unstable neurons and margins",
-        {"stage": "bounds", **known, "certify": to_mapping(recipe.certify)},
+        {"stage": "bounds", **known, "certify": recipe.certify.record()},
         lambda _: _bounds(shop, model, network),
     )
     run.stage(

@@ -28,6 +28,7 @@ from lipgraft.files import check_folder
 from lipgraft.locking import hold_file
 from lipgraft.runs.fingerprint import Identity
 from lipgraft.verification import Verdict
+from lipgraft.verification.settings import FLAT_NAMES
 
 RESULTS = "results.sqlite"
 """The name of a results file in its folder."""
@@ -206,7 +207,7 @@ def _difference(key: str, old: dict[str, str], new: str) -> str:
     if key == "settings":
         before, after = json.loads(was), json.loads(new)
         names = [n for n in sorted({*before, *after}) if before.get(n) != after.get(n)]
-        parts = [f"{n} {before.get(n)!r} instead of {after.get(n)!r}" for n in names]
+        parts = [f"{FLAT_NAMES.get(n, n)} {before.get(n)!r} instead of {after.get(n)!r}" for n in names]
         return f"holds results with other settings ({', '.join(parts)})"
     if key in ("model", "images"):
         what = "of another model" if key == "model" else "for other images or labels under the same name"

@@ -3,12 +3,16 @@
 from lipgraft.verification.api import verify, verify_stream
 from lipgraft.verification.branch_and_bound.branching import BRANCHING
 from lipgraft.verification.measures import Measures, measure
-from lipgraft.verification.settings import VerifySettings
+from lipgraft.verification.settings import AttackSettings, BranchSettings, Limits, OptimiseSettings, VerifySettings
 from lipgraft.verification.verdict import Verdict
 
 __all__ = [
     "BRANCHING",
+    "AttackSettings",
+    "BranchSettings",
+    "Limits",
     "Measures",
+    "OptimiseSettings",
     "Verdict",
     "VerifySettings",
     "measure",

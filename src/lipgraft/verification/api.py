@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -65,8 +64,8 @@ def verify_stream(
     began = time.perf_counter()
     chosen = settings or VerifySettings()
     if timeout is not None:
-        chosen = replace(chosen, timeout=seconds(timeout, "timeout"))
-    branching_named(chosen.branching)
+        chosen = chosen.changed(limits={"timeout": seconds(timeout, "timeout")})
+    branching_named(chosen.branch.rule)
     x = pixels(x, low, high)
     y = labels(y, len(x), x.device)
     if len(x) == 0:

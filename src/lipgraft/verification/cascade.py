@@ -50,7 +50,7 @@ def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
     predicted = _predictions(job)
     early = predicted.decided
     open_images: list[OpenImages] = []
-    attacked = job.settings.attack_restarts > 0 and not job.late()
+    attacked = job.settings.attack.restarts > 0 and not job.late()
     size = job.settings.images if job.x.device.type == "cuda" else min(job.settings.images, CPU_GROUP)
     for group in _split(predicted.rest, size):
         survived = Outcome(rest=group) if job.late() else _failsafe(job, attack, group)
@@ -76,7 +76,7 @@ def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
 
 def _predictions(job: Job) -> Outcome[int]:
     """Clean predictions, which are made a little after the end of the run too."""
-    limit = job.settings.total_seconds
+    limit = job.settings.limits.total_seconds
     end = math.inf if limit is None else limit + GRACE
     out = Outcome[int]()
     size = affordable(job.network, job.x.device, 1, default_batch(job.x.device))
@@ -135,7 +135,7 @@ def _rechecked(job: Job, watch: Watch | None) -> Iterator[Decided]:
     if not verified:
         return
     index = job.index([image for image, _ in verified])
-    settings = replace(job.settings, recheck="none", attack_restarts=0, search_every=0)
+    settings = job.settings.changed(recheck="none", attack={"restarts": 0, "search_every": 0})
     model = copy.deepcopy(job.model).double()
     x, eps, began = job.x[index].double(), job.eps[index], job.ledger.began
     if job.low is not None or job.high is not None:

@@ -102,14 +102,14 @@ class Job:
 
     def late(self) -> bool:
         """Whether the wall time of the whole run is over."""
-        limit = self.settings.total_seconds
+        limit = self.settings.limits.total_seconds
         return limit is not None and self.ledger.now() > limit
 
     def left(self, images: Sequence[int], share: float = 1.0) -> float:
         """Seconds until these images, which work together, have used this share of their time, or the run its own."""
-        limit, ledger = self.settings.timeout, self.ledger
+        limit, ledger = self.settings.limits.timeout, self.ledger
         own = sum(max(0.0, share * limit - ledger.spent[image]) for image in images)
-        total = self.settings.total_seconds
+        total = self.settings.limits.total_seconds
         return own if total is None else max(0.0, min(own, total - ledger.now()))
 
     def limit(self, images: Sequence[int], share: float = 1.0) -> Late:
@@ -118,7 +118,7 @@ class Job:
         return lambda: self.ledger.now() > end
 
     def out_of_time(self, image: int) -> bool:
-        return self.ledger.spent[image] > self.settings.timeout
+        return self.ledger.spent[image] > self.settings.limits.timeout
 
     def index(self, images: list[int]) -> Tensor:
         return torch.tensor(images, dtype=torch.int64, device=self.x.device)

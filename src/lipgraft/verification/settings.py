@@ -1,17 +1,38 @@
-"""Every number of the verifier that a user may want to change."""
+"""Every number of the verifier that a user may want to change, in groups: limits, attack, optimise, branch."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from lipgraft.errors import SettingsError
-from lipgraft.settings import check_seed, setting
+from lipgraft.settings import check_seed, nested, over, setting
+
+
+def _positive(group: str, **values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise SettingsError(f"{group}.{name} must be a finite number > 0, got {value}.")
+
+
+def _at_least(least: int, group: str, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise SettingsError(f"{group}.{name} must be at least {least}, got {value}.")
+
+
+def _one_of_choices(group: str, settings: Any) -> None:
+    for field in fields(settings):
+        choices, value = field.metadata.get("choices"), getattr(settings, field.name)
+        if choices is not None and value not in choices:
+            raise SettingsError(f"{group}{field.name} must be one of {', '.join(choices)}, got {value!r}.")
 
 
 @dataclass(frozen=True)
-class VerifySettings:
-    """How an image is attacked, bounded and branched, and when the verifier gives up."""
+class Limits:
+    """When the verifier gives up."""
 
     timeout: float = setting(300.0, "Seconds of device time that one image may take, at most half of them attacked.")
     total_seconds: float | None = setting(
@@ -20,71 +41,185 @@ class VerifySettings:
     max_subproblems: int | None = setting(
         None, "Subproblems after which an image ends undecided, whatever the clock says; none: no limit."
     )
-    images: int = setting(256, "Images that go through the stages before branch and bound together.")
-    attack: str = setting("pgd-targeted", "Attack that runs before any bound.")
-    attack_steps: int = setting(50, "Steps of the attack.")
-    attack_restarts: int = setting(2, "Random starts of the attack (times the classes, if targeted); 0: no attack.")
-    refine: str = setting(
-        "vectors", "Which layers get optimised bounds before branching.", choices=("none", "vectors", "all")
-    )
-    refine_iterations: int = setting(10, "Steps of optimisation for the bounds of neurons.")
-    alpha_iterations: int = setting(20, "Steps of optimisation of a margin before branching.")
-    lr_root: float = setting(0.1, "Step size for the lines before branching.")
-    bab_iterations: int = setting(2, "Steps of optimisation of a subproblem.")
-    lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
-    lr_beta: float = setting(0.2, "Step size for the multipliers of splits.")
-    decay: float = setting(0.98, "Factor on every step size after each step.")
-    branching: str = setting("intercept", "How the neuron to split is chosen: a key of BRANCHING.")
-    candidates: int = setting(3, "Neurons that the filtered branching tries by one bounding step.")
-    batch: int = setting(4096, "Subproblems bounded at once, at most; less where memory is short.")
     pool_gigabytes: float | None = setting(
         None, "Device memory for open subproblems; none: 40 % of what is free. Beyond it they move to the host."
     )
     spill_gigabytes: float | None = setting(
         None, "Host memory for them; none: 40 % of what is free beside a GPU. Beyond both, images end for memory."
     )
-    capture: bool = setting(True, "Replay the bounding step as a CUDA graph; a CPU ignores it.")
+
+    def __post_init__(self) -> None:
+        _positive("limits", timeout=self.timeout)
+        if self.total_seconds is not None and not self.total_seconds > 0:
+            raise SettingsError(f"limits.total_seconds must be > 0 or none, got {self.total_seconds}.")
+        if self.max_subproblems is not None and self.max_subproblems < 0:
+            raise SettingsError(f"limits.max_subproblems must be at least 0 or none, got {self.max_subproblems}.")
+        pool, spill = self.pool_gigabytes, self.spill_gigabytes
+        if pool is not None and not 0 < pool < math.inf:
+            raise SettingsError(f"limits.pool_gigabytes must be a finite number > 0 or none, got {pool}.")
+        if spill is not None and not 0 <= spill < math.inf:
+            raise SettingsError(f"limits.spill_gigabytes must be a finite number >= 0 or none, got {spill}.")
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """How counterexamples are searched for, before any bound and during branch and bound."""
+
+    method: str = setting("pgd-targeted", "Attack that runs before any bound.")
+    steps: int = setting(50, "Steps of the attack.")
+    restarts: int = setting(2, "Random starts of the attack (times the classes, if targeted); 0: no attack.")
     search_every: int = setting(8, "Rounds of branching between two short attacks from subproblems; 0: none.")
     search_steps: int = setting(20, "Steps of such a short attack.")
-    leaf_iterations: int = setting(50, "Steps of optimisation of a fully split subproblem before it is solved exactly.")
-    lp_size: int = setting(2_000_000, "A fully split subproblem is solved exactly if it has at most this many entries.")
-    recheck: str = setting("none", "Repeat proofs in double precision.", choices=("none", "float64"))
     seed: int = setting(0, "Seed of the attack's random starts.")
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "lr_root", "lr_alpha", "lr_beta", "decay"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise SettingsError(f"{name} must be a finite number > 0, got {value}.")
-        if self.total_seconds is not None and not self.total_seconds > 0:
-            raise SettingsError(f"total_seconds must be > 0 or none, got {self.total_seconds}.")
-        if self.pool_gigabytes is not None and not 0 < self.pool_gigabytes < math.inf:
-            raise SettingsError(f"pool_gigabytes must be a finite number > 0 or none, got {self.pool_gigabytes}.")
-        if self.spill_gigabytes is not None and not 0 <= self.spill_gigabytes < math.inf:
-            raise SettingsError(f"spill_gigabytes must be a finite number >= 0 or none, got {self.spill_gigabytes}.")
-        if self.max_subproblems is not None and self.max_subproblems < 0:
-            raise SettingsError(f"max_subproblems must be at least 0 or none, got {self.max_subproblems}.")
-        for name in ("images", "attack_steps", "candidates", "search_steps"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        counts = (
-            "attack_restarts",
-            "refine_iterations",
-            "alpha_iterations",
-            "bab_iterations",
-            "leaf_iterations",
-            "search_every",
-            "lp_size",
-        )
-        for name in counts:
-            if getattr(self, name) < 0:
-                raise SettingsError(f"{name} must not be negative, got {getattr(self, name)}.")
+        _at_least(1, "attack", steps=self.steps, search_steps=self.search_steps)
+        _at_least(0, "attack", restarts=self.restarts, search_every=self.search_every)
         check_seed(self.seed)
+
+
+@dataclass(frozen=True)
+class OptimiseSettings:
+    """How bounds are optimised before branching."""
+
+    refine: str = setting(
+        "vectors", "Which layers get optimised bounds before branching.", choices=("none", "vectors", "all")
+    )
+    refine_iterations: int = setting(10, "Steps of optimisation for the bounds of neurons.")
+    iterations: int = setting(20, "Steps of optimisation of a margin before branching.")
+    lr: float = setting(0.1, "Step size for the lines before branching.")
+    decay: float = setting(0.98, "Factor on every step size after each step, in branch and bound too.")
+
+    def __post_init__(self) -> None:
+        _one_of_choices("optimise.", self)
+        _at_least(0, "optimise", refine_iterations=self.refine_iterations, iterations=self.iterations)
+        _positive("optimise", lr=self.lr, decay=self.decay)
+
+
+@dataclass(frozen=True)
+class BranchSettings:
+    """How subproblems are split, bounded and, when fully split, solved."""
+
+    rule: str = setting("intercept", "How the neuron to split is chosen: a key of BRANCHING.")
+    candidates: int = setting(3, "Neurons that the filtered branching tries by one bounding step.")
+    iterations: int = setting(2, "Steps of optimisation of a subproblem.")
+    lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
+    lr_beta: float = setting(0.2, "Step size for the multipliers of splits.")
+    batch: int = setting(4096, "Subproblems, or margins before branching, bounded at once; less where memory is short.")
+    leaf_iterations: int = setting(50, "Steps of optimisation of a fully split subproblem before it is solved exactly.")
+    lp_size: int = setting(2_000_000, "A fully split subproblem is solved exactly if it has at most this many entries.")
+    capture: bool = setting(True, "Replay the bounding step as a CUDA graph; a CPU ignores it.")
+
+    def __post_init__(self) -> None:
+        _at_least(1, "branch", candidates=self.candidates)
+        _at_least(0, "branch", iterations=self.iterations, leaf_iterations=self.leaf_iterations, lp_size=self.lp_size)
+        _positive("branch", lr_alpha=self.lr_alpha, lr_beta=self.lr_beta)
         if self.batch < 2:
-            raise SettingsError(f"batch must be at least 2, the two halves of a split, got {self.batch}.")
-        for field in fields(self):
-            choices = field.metadata.get("choices")
-            if choices is not None and getattr(self, field.name) not in choices:
-                raise SettingsError(
-                    f"{field.name} must be one of {', '.join(choices)}, got {getattr(self, field.name)!r}."
-                )
+            raise SettingsError(f"branch.batch must be at least 2, the two halves of a split, got {self.batch}.")
+
+
+@dataclass(frozen=True)
+class VerifySettings:
+    """How an image is attacked, bounded and branched, and when the verifier gives up."""
+
+    limits: Limits = setting(Limits(), "Time, subproblems and memory that may be used.")
+    attack: AttackSettings = setting(AttackSettings(), "The search for counterexamples.")
+    optimise: OptimiseSettings = setting(OptimiseSettings(), "The optimisation of bounds before branching.")
+    branch: BranchSettings = setting(BranchSettings(), "Branch and bound.")
+    images: int = setting(256, "Images that go through the stages before branch and bound together.")
+    recheck: str = setting("none", "Repeat proofs in double precision.", choices=("none", "float64"))
+
+    def __post_init__(self) -> None:
+        if self.images < 1:
+            raise SettingsError(f"images must be at least 1, got {self.images}.")
+        _one_of_choices("", self)
+
+    def changed(
+        self,
+        *,
+        limits: Mapping[str, Any] | None = None,
+        attack: Mapping[str, Any] | None = None,
+        optimise: Mapping[str, Any] | None = None,
+        branch: Mapping[str, Any] | None = None,
+        **own: Any,
+    ) -> VerifySettings:
+        """A copy with other values: settings.changed(limits={"timeout": 5}, recheck="float64")."""
+        return replace(
+            self,
+            limits=replace(self.limits, **(limits or {})),
+            attack=replace(self.attack, **(attack or {})),
+            optimise=replace(self.optimise, **(optimise or {})),
+            branch=replace(self.branch, **(branch or {})),
+            **own,
+        )
+
+
+FLAT_NAMES = {
+    "timeout": "limits.timeout",
+    "total_seconds": "limits.total_seconds",
+    "max_subproblems": "limits.max_subproblems",
+    "images": "images",
+    "attack": "attack.method",
+    "attack_steps": "attack.steps",
+    "attack_restarts": "attack.restarts",
+    "refine": "optimise.refine",
+    "refine_iterations": "optimise.refine_iterations",
+    "alpha_iterations": "optimise.iterations",
+    "lr_root": "optimise.lr",
+    "bab_iterations": "branch.iterations",
+    "lr_alpha": "branch.lr_alpha",
+    "lr_beta": "branch.lr_beta",
+    "decay": "optimise.decay",
+    "branching": "branch.rule",
+    "candidates": "branch.candidates",
+    "batch": "branch.batch",
+    "pool_gigabytes": "limits.pool_gigabytes",
+    "spill_gigabytes": "limits.spill_gigabytes",
+    "capture": "branch.capture",
+    "search_every": "attack.search_every",
+    "search_steps": "attack.search_steps",
+    "leaf_iterations": "branch.leaf_iterations",
+    "lp_size": "branch.lp_size",
+    "recheck": "recheck",
+    "seed": "attack.seed",
+}
+"""What settings were called before they had groups. Recipes may still say so, and results are recorded by these names,
+in this order, so that what an older version began can go on. A new setting needs no entry: it is recorded by its path.
+"""
+
+
+def grouped(settings: Mapping[str, Any], where: str = "settings") -> dict[str, Any]:
+    """Settings by group, by dotted path or by flat name, as `build` takes them: groups alone.
+
+    {"timeout": 5, "attack.steps": 3, "branch": {"batch": 2}} -> {"limits": {"timeout": 5}, "attack": {"steps": 3}, ...}
+    where: what an error calls the place they came from. Unknown names are left for `build` to refuse.
+    """
+    out: dict[str, Any] = {}
+    seen: dict[str, str] = {}
+    for name, value in settings.items():
+        # "attack" was a method's name and is a group now; the value tells.
+        inside = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else None
+        parts = {FLAT_NAMES.get(str(name), str(name)): value} if inside is None else inside
+        for path, part in parts.items():
+            if path in seen:
+                raise SettingsError(f"{where}: {path} is given twice, as {seen[path]} and as {name}.")
+            seen[path] = str(name) if inside is None else path
+            out = over(out, nested(path, part))
+        if inside == {}:
+            out = over({name: {}}, out)
+    return out
+
+
+def flat(settings: VerifySettings) -> dict[str, Any]:
+    """Every setting under the name by which results record it."""
+    values = _by_path(settings)
+    named = {name: values.pop(path) for name, path in FLAT_NAMES.items()}
+    return {**named, **values}
+
+
+def _by_path(settings: Any, group: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        out |= _by_path(value, f"{group}{field.name}.") if is_dataclass(value) else {f"{group}{field.name}": value}
+    return out

@@ -45,12 +45,13 @@ class BranchAndBound:
         first = open_images.sub.widened(open_neurons.shape[1], SPLITS, layout.size)
         leaf = ~(open_neurons[first.image] < layout.size).any(1)
         self.first_leaves = first.at(leaf)
-        limits = pool_limits(job.x.device, job.settings.pool_gigabytes, job.settings.spill_gigabytes)
-        self.pool = Pool(first.at(~leaf), layout.size, *limits)
-        fit = fitting(layout.floats, job.x.device, job.x.dtype, job.settings.batch) // 2
+        limits = job.settings.limits
+        room = pool_limits(job.x.device, limits.pool_gigabytes, limits.spill_gigabytes)
+        self.pool = Pool(first.at(~leaf), layout.size, *room)
+        fit = fitting(layout.floats, job.x.device, job.x.dtype, job.settings.branch.batch) // 2
         self.parents = affordable(job.network, job.x.device, PASSES, fit)
         self.step = Step(self.images, job.settings)
-        self.replayed = Replayed(self.step, job.x.device, job.settings.capture)
+        self.replayed = Replayed(self.step, job.x.device, job.settings.branch.capture)
         self.rounds = 0
         for number in self.number:
             job.ledger.method[number] = "bab"
@@ -90,7 +91,7 @@ class BranchAndBound:
 
     def _stop_late(self) -> None:
         """Images that have used up their own time or subproblems, or all of them when the whole run's time is over."""
-        job, over, most = self.job, self.job.late(), self.job.settings.max_subproblems
+        job, over, most = self.job, self.job.late(), self.job.settings.limits.max_subproblems
         for place, number in enumerate(self.number):
             if self.stopped[place]:
                 continue
@@ -195,7 +196,7 @@ class BranchAndBound:
         with self._charged(parents):
             self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
             self._confirm(sub.image, children.point, children.margin)
-        every = self.job.settings.search_every
+        every = self.job.settings.attack.search_every
         if every and self.rounds % every == 0:
             self._search(children)
         with self._charged(parents):
@@ -244,7 +245,7 @@ class BranchAndBound:
                 return
             with job.ledger.share(number.tolist()):
                 found = short_attack(
-                    job, number, children.point[some], sub.target[some], job.settings.search_steps, late
+                    job, number, children.point[some], sub.target[some], job.settings.attack.search_steps, late
                 )
                 self._confirm(sub.image[some], *found)
 
@@ -271,7 +272,8 @@ class BranchAndBound:
         """The linear program of one leaf, within the time of its image."""
         end = self.job.ledger.now() + self.job.left([self.number[place]])
         try:
-            leaf = solve_leaf(self.images, leaves, row, self.job.settings.lp_size, lambda: end - self.job.ledger.now())
+            size = self.job.settings.branch.lp_size
+            leaf = solve_leaf(self.images, leaves, row, size, lambda: end - self.job.ledger.now())
         except OutOfTimeError:
             self._give_up(place, "timeout")
             return

@@ -38,16 +38,16 @@ class Step:
 
     def __init__(self, images: Images, settings: VerifySettings) -> None:
         self.images, self.settings = images, settings
-        self.branching = branching_named(settings.branching)
+        self.branching = branching_named(settings.branch.rule)
         self.early = images.y.device.type == "cpu"
 
     def __call__(self, parents: Subproblems) -> Children:
         """parents: P subproblems, each with at least one neuron to split."""
         children = parents.split(self.decide(parents))
         function = self.lower_bound(children)
-        alpha = AlphaSettings(self.settings.bab_iterations, self.settings.lr_alpha, self.settings.decay)
+        alpha = self._steps(self.settings.branch.iterations)
         found = optimise(
-            function, children.alpha, children.beta, alpha, lr_beta=self.settings.lr_beta, early=self.early
+            function, children.alpha, children.beta, alpha, lr_beta=self.settings.branch.lr_beta, early=self.early
         )
         # A half lies inside its parent, so what was proved of the parent holds for it too.
         bound = torch.maximum(found.bound, children.bound)
@@ -59,19 +59,22 @@ class Step:
             self.images.margin_at(children.image, point),
         )
 
+    def _steps(self, iterations: int) -> AlphaSettings:
+        return AlphaSettings(iterations, self.settings.branch.lr_alpha, self.settings.optimise.decay)
+
     def lower_bound(self, sub: Subproblems) -> LowerBound:
         rows = self.images.margins(sub.image, sub.target)
         return LowerBound(self.images.bounds, sub.image, rows, sub.neuron, sub.sign)
 
     def leaf_bounds(self, leaves: Subproblems, late: Late) -> Tensor:
         """Bounds of fully split subproblems, whose multipliers alone are free: (B,). late: ends the optimisation."""
-        alpha = AlphaSettings(self.settings.leaf_iterations, self.settings.lr_alpha, self.settings.decay)
+        alpha = self._steps(self.settings.branch.leaf_iterations)
         found = optimise(
             self.lower_bound(leaves),
             leaves.alpha,
             leaves.beta,
             alpha,
-            lr_beta=self.settings.lr_beta,
+            lr_beta=self.settings.branch.lr_beta,
             early=self.early,
             late=late,
         )
@@ -94,7 +97,7 @@ class Step:
         score = torch.where(function.free, score, -torch.inf)
         if not self.branching.tries or score.shape[1] == 1:
             return _pick(function.open, score.argmax(1))
-        best, choice = score.topk(min(self.settings.candidates, score.shape[1]), 1)
+        best, choice = score.topk(min(self.settings.branch.candidates, score.shape[1]), 1)
         pairs = zip(best.unbind(1), choice.unbind(1), strict=True)
         gains = [self._gain(parents, _pick(function.open, place), value) for value, place in pairs]
         return _pick(function.open, _pick(choice, torch.stack(gains, 1).argmax(1)))

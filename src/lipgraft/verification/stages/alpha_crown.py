@@ -23,14 +23,14 @@ def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
 
     Smooth activations as sigmoid have no kink to split at: for their networks this is the last stage.
     """
-    images, settings, margins = left.images, job.settings, left.margins
+    images, settings, margins = left.images, job.settings.optimise, left.margins
     late, branches = job.limit(images), piecewise_linear(job.network)
     with job.ledger.share(images):
         index = job.index(images)
         intervals = left.intervals
         if branches:  # all subproblems of an image gain by tighter neurons
-            alpha = AlphaSettings(settings.refine_iterations, settings.lr_root, settings.decay)
-            intervals = refine(job.network, intervals, settings.refine, alpha, settings.batch, late)
+            alpha = AlphaSettings(settings.refine_iterations, settings.lr, settings.decay)
+            intervals = refine(job.network, intervals, settings.refine, alpha, job.settings.branch.batch, late)
         shared = Images(
             NeuronBounds.of(Layout.of(job.network, job.network.output), intervals),
             index,
@@ -69,13 +69,13 @@ def _margins(
 
     When the time is over, the margins that are left keep CROWN's bounds and lines.
     """
-    settings = job.settings
+    settings = job.settings.optimise
     image, row = torch.nonzero(~proved(margins), as_tuple=True)
-    steps = AlphaSettings(settings.alpha_iterations, settings.lr_root, settings.decay)
+    steps = AlphaSettings(settings.iterations, settings.lr, settings.decay)
     on_cpu = job.x.device.type == "cpu"
     parts: list[Subproblems] = []
     broken: Broken = {}
-    size = fitting(shared.layout.floats, job.x.device, job.x.dtype, settings.batch)
+    size = fitting(shared.layout.floats, job.x.device, job.x.dtype, job.settings.branch.batch)
     for some in torch.split(torch.arange(len(image), device=image.device), size):
         where, goal = image[some], target[image[some], row[some]]
         function = LowerBound(shared.bounds, where, shared.margins(where, goal))

@@ -22,8 +22,8 @@ SHARE = 0.5
 
 def attack(job: Job, images: list[int]) -> Outcome[int]:
     """What the attack breaks, and the model confirms, is falsified. The attack's time is not the verifier's."""
-    settings, ledger = job.settings, job.ledger
-    if not settings.attack_restarts or not images:
+    settings, ledger = job.settings.attack, job.ledger
+    if not settings.restarts or not images:
         ledger.before_proofs(images)
         return Outcome(rest=list(images))
     index = job.index(images)
@@ -32,9 +32,9 @@ def attack(job: Job, images: list[int]) -> Outcome[int]:
         job.x[index],
         job.y[index],
         job.eps[index],
-        settings.attack,
-        steps=settings.attack_steps,
-        restarts=settings.attack_restarts,
+        settings.method,
+        steps=settings.steps,
+        restarts=settings.restarts,
         low=job.low,
         high=job.high,
         batch=affordable(job.network, job.x.device, 1, default_batch(job.x.device)),
