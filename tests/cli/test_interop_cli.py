@@ -84,7 +84,7 @@ def test_json_holds_the_verdict_and_the_counterexample(tmp_path: Path, capsys: C
 @pytest.mark.parametrize("inputs", [2, 24])
 def test_proofs_can_be_repeated_in_double_precision(inputs: int, tmp_path: Path, capsys: Capture) -> None:
     *_, line = instance(tmp_path, HOLDS, inputs=inputs)
-    assert main([*line, "--recheck", "float64"]) == 0
+    assert main([*line, "--arithmetic", "fast"]) == 0
     assert capsys.readouterr().out == "unsat\n"
 
 

@@ -42,24 +42,31 @@ CHANGED: dict[str, Any] = {
     "search_steps": 13,
     "leaf_iterations": 14,
     "lp_size": 15,
-    "recheck": "float64",
     "seed": 16,
+    "recheck": "none",
 }
 """Every setting of the versions without groups, in their order, with a value that is not its default."""
 
 
 def test_every_flat_name_of_older_versions_still_sets_its_setting() -> None:
-    settings = build(VerifySettings, grouped(CHANGED))
+    settings = build(VerifySettings, grouped(CHANGED)).changed(arithmetic="fast")
     assert settings == VerifySettings(
         Limits(7.0, 90.0, 12, pool_gigabytes=0.5, spill_gigabytes=0.25),
         AttackSettings("pgd", 4, 1, search_every=11, search_steps=13, seed=16),
         OptimiseSettings("all", 5, 6, lr=0.3, decay=0.9),
         BranchSettings("babsr", 9, 8, 0.4, 0.5, 10, leaf_iterations=14, lp_size=15, capture=False),
         images=3,
-        recheck="float64",
+        arithmetic="fast",
     )
     assert list(flat(settings).items()) == list(CHANGED.items())
     assert not set(CHANGED.items()) & set(flat(VerifySettings()).items())
+
+
+def test_sound_results_are_not_taken_for_older_fast_ones() -> None:
+    recorded = flat(VerifySettings())
+    assert recorded["arithmetic"] == "sound"
+    assert recorded["speaks_of"] == "real"
+    assert flat(VerifySettings(arithmetic="fast")).keys() == CHANGED.keys()
 
 
 def test_every_flat_name_leads_to_a_setting_of_its_own() -> None:
@@ -119,7 +126,9 @@ def test_changed_leaves_the_rest_of_a_group_as_it_was() -> None:
         ({"branch.lp_size": -1}, "branch.lp_size must be at least 0"),
         ({"branch.lr_beta": float("nan")}, "branch.lr_beta must be"),
         ({"images": 0}, "images must be at least 1"),
-        ({"recheck": "twice"}, "recheck.*float64"),
+        ({"recheck": "twice"}, "recheck is no setting any more"),
+        ({"arithmetic": "slow"}, "unknown arithmetic.*fast, sound"),
+        ({"arithmetic": "fast", "speaks_of": "float32"}, "needs arithmetic: sound"),
     ],
     ids=str,
 )
@@ -131,12 +140,12 @@ def test_a_setting_out_of_range_is_refused_by_its_full_name(bad: dict[str, Any],
 def test_groups_check_themselves_in_python_too() -> None:
     with pytest.raises(SettingsError, match=r"optimise\.refine must be one of none, vectors, all"):
         OptimiseSettings(refine="some")
-    with pytest.raises(SettingsError, match="recheck must be one of none, float64"):
-        VerifySettings(recheck="twice")
+    with pytest.raises(SettingsError, match="speaks_of must be one of real, float32"):
+        VerifySettings(speaks_of="truth")
 
 
 def test_results_are_recorded_as_before_settings_had_groups() -> None:
-    settings = build(VerifySettings, grouped(CHANGED))
+    settings = build(VerifySettings, grouped(CHANGED)).changed(arithmetic="fast")
     assert CertifySettings(verifier=settings).record() == {"count": 1000, "verifier": CHANGED, "margins": "crown"}
     text = ", ".join(f"{name}={value!r}" for name, value in {**CHANGED, "timeout": 1.0, "total_seconds": None}.items())
     mark = hashlib.sha256(f"{__version__} VerifySettings({text})".encode()).hexdigest()[:8]

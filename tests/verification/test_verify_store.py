@@ -45,6 +45,7 @@ SETTINGS = VerifySettings(
     optimise=OptimiseSettings(iterations=3),
     branch=BranchSettings(iterations=2),
     images=4,
+    arithmetic="fast",
 )
 FLAT_SETTINGS = (
     '{"alpha_iterations": 3, "attack": "pgd-targeted", "attack_restarts": 1, "attack_steps": 5, '
@@ -466,8 +467,8 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
     connection.close()
     assert main(["verify", *line, "--start", "3", "--count", "2", "--json"]) == 0
     assert [image["image"] for image in json.loads(capsys.readouterr().out)["images"]] == [3, 4]
-    assert main(["verify", *line, "--recheck", "float64"]) == 1
-    assert "recheck" in capsys.readouterr().err
+    assert main(["verify", *line, "--arithmetic", "fast"]) == 1
+    assert "arithmetic" in capsys.readouterr().err
     assert main(["verify", *line, "--set", "batches=3"]) == 1
     assert "Did you mean 'branch.batch'" in capsys.readouterr().err
     assert main(["verify", *line, "--set", "batch"]) == 1

@@ -77,16 +77,15 @@ class LowerBound:
         rows: Tensor,
         neuron: Tensor | None = None,
         sign: Tensor | None = None,
-        offset: Tensor | None = None,
     ) -> None:
         """image: (B,), row of bounds; rows: (B, 1, R, *target shape), at the layout's target.
 
         neuron, sign: (B, D), the splits; none by default. A split is a neuron of the flat axis with sign +1 for z >= 0
-        or -1 for z <= 0; sign 0 and neuron N fill up. offset: (B,), added to the rows; zero by default.
+        or -1 for z <= 0; sign 0 and neuron N fill up.
         """
         self.layout, self.rows, self.bounds, self.image = bounds.layout, rows, bounds, image
         self.root = (bounds.root[0][image], bounds.root[1][image])
-        self.offset = offset
+        self.errors = {i: error[image] for i, error in bounds.errors.items()}
         self.neuron = image.new_zeros(len(image), 0) if neuron is None else neuron
         self.sign = rows.new_zeros(len(image), 0) if sign is None else sign
         lower, upper = clamped(bounds.lower[image], bounds.upper[image], self.neuron, self.sign)
@@ -125,11 +124,9 @@ class LowerBound:
         shifts: dict[int, Tensor] = {}
         if self.neuron.shape[1]:
             shifts = layout.pieces(torch.zeros_like(self.base).scatter_add(1, self.neuron, -self.sign * beta))
-        relaxed = Relaxed(self._lines_at(alpha), self.root, shifts)
+        relaxed = Relaxed(self._lines_at(alpha), self.root, shifts, self.errors)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
-        if self.offset is not None:
-            const = const + self.offset[:, None, None]
         rows, const = walk.to_root(Rows(self.rows), const, layout.path.target)
         return (const + walk.minimum(rows)).flatten(), rows.data.flatten(0, 2)
 

@@ -31,12 +31,14 @@ class Relaxed:
 
     shifts: coefficients (B, G, S, *shape) to add to those of an activation's input, by the activation's position: this
     is how constraints on neurons enter, as multipliers. Only for rows on whole layers.
+    errors: (B, *shape) by position, how far a node's value may be from what it computes of its inputs.
     cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
     """
 
     lines: Mapping[int, Lines]
     root: Interval
     shifts: Mapping[int, Tensor] = field(default_factory=dict)
+    errors: Mapping[int, Tensor] = field(default_factory=dict)
     cuts: dict[tuple[int, str, Window, bool], Tensor] = field(default_factory=dict)
     kernels: Cache = field(default_factory=dict)
 
@@ -88,6 +90,8 @@ class Substitution:
 
     def _through(self, i: int, rows: Rows, const: Tensor, waiting: dict[int, Rows]) -> Tensor:
         node = self.network.nodes[i]
+        if i in self.relaxed.errors:
+            const = const - _dot(self._cleaned(i, rows).abs(), self._values(i, "error", self.relaxed.errors[i], rows))
         if isinstance(node, Activation):
             rows, const = self._activation(i, rows, const)
             self._arrive(waiting, node.inputs[0], rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -16,7 +16,7 @@ from lipgraft.bounds.layer import Layer
 from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.numerics import guard, unbounded_like
 from lipgraft.bounds.relaxations import Lines, relax
-from lipgraft.bounds.sound import Rounding, outward
+from lipgraft.bounds.sound import Rounding, evaluation_error, outward
 from lipgraft.box import Box
 from lipgraft.network import evaluate
 from lipgraft.network.graph import Activation, Network
@@ -28,7 +28,7 @@ Neurons = Literal["needed", "all"]
 class Prepared:
     """A batch of boxes with the interval of every node and the lines of every activation: ready for specifications.
 
-    rounding: of sound bounds, how far they may be off.
+    rounding: of sound bounds, how far they may be off; errors: how far hardware may be off at a node, by its position.
     """
 
     network: Network
@@ -36,13 +36,15 @@ class Prepared:
     intervals: list[Interval]
     lines: dict[int, Lines]
     rounding: Rounding | None = None
+    errors: Mapping[int, Tensor] = field(default_factory=dict)
 
     def at(self, problems: slice) -> Prepared:
         """Some of the problems."""
         intervals = [(lower[problems], upper[problems]) for lower, upper in self.intervals]
         lines = {i: x.at(problems) for i, x in self.lines.items()}
         rounding = None if self.rounding is None else self.rounding.at(problems)
-        return Prepared(self.network, self.box[problems], intervals, lines, rounding)
+        errors = {i: error[problems] for i, error in self.errors.items()}
+        return Prepared(self.network, self.box[problems], intervals, lines, rounding, errors)
 
     def layers(self) -> dict[str, Interval]:
         """Pre-activation bounds by activation name."""
@@ -58,6 +60,7 @@ def prepare(
     layers: Mapping[str, Interval] | None = None,
     late: Late = never,
     sound_for: torch.dtype | None = None,
+    hardware: bool = False,
 ) -> Prepared:
     """Bound every pre-activation, in order.
 
@@ -68,6 +71,7 @@ def prepare(
     late: asked now and then; once it holds, what is left keeps the bounds of interval arithmetic.
     sound_for: make bounds that hold in real numbers (see `bounds.sound`); the network and the box are of double
         precision, and the bounds of neurons are numbers of this type, in which somebody searches with them.
+    hardware: of the network as float32 hardware evaluates it. For sound bounds.
     """
     rounding = None if sound_for is None else Rounding(network)
     exact = interval_is_exact(network)
@@ -76,6 +80,7 @@ def prepare(
         readers.setdefault(act.inputs[0], []).append(act)
     intervals: list[Interval] = []
     lines: dict[int, Lines] = {}
+    errors: dict[int, Tensor] = {}
     inner: list[Tensor] | None = None
     for i, node in enumerate(network.nodes):
         lb, ub = interval_step(node, [intervals[j] for j in node.inputs], box)
@@ -83,9 +88,13 @@ def prepare(
             pre = intervals[node.inputs[0]]
             lb, ub = unbounded_like(pre, (lb, ub))
             lines[i] = relax(node, *pre)
-        if rounding is not None:
-            pre_interval = intervals[node.inputs[0]] if i in lines else None
-            rounding = rounding.through(node, lines.get(i), pre_interval) if node.inputs else rounding.after((lb, ub))
+        error = evaluation_error(node, [intervals[j] for j in node.inputs]) if hardware and node.inputs else None
+        if error is not None:
+            errors[i] = error
+        if rounding is not None and node.inputs:
+            rounding = rounding.through(node, lines.get(i), intervals[node.inputs[0]], error)
+        elif rounding is not None:
+            rounding = rounding.after((lb, ub))
         known = [layers[act.name] for act in readers.get(i, []) if layers is not None and act.name in layers]
         if known:
             lb, ub = guard(*(end.to(box.lower) for end in known[0]))
@@ -94,12 +103,13 @@ def prepare(
             if backward and not exact[i]:
                 if inner is None:
                     inner = evaluate(network, box.centre)
-                layer = Layer(network, i, readers[i], intervals, lines, inner[i], late)
+                layer = Layer(network, i, readers[i], intervals, lines, inner[i], late, errors)
                 lb, ub = layer.refined((lb, ub), everything=neurons == "all")
         if rounding is not None and sound_for is not None and node.inputs:
-            lb, ub = outward((lb, ub), rounding.slack(i), sound_for if i in readers else torch.float64)
+            slack = rounding.slack(i) if error is None else rounding.slack(i) + error
+            lb, ub = outward((lb, ub), slack, sound_for if i in readers else torch.float64)
         intervals.append((lb, ub))
-    return Prepared(network, box, intervals, lines, rounding)
+    return Prepared(network, box, intervals, lines, rounding, errors)
 
 
 def specification_bounds(prepared: Prepared, C: Tensor, record: dict[int, Tensor] | None = None) -> Tensor:
@@ -110,7 +120,7 @@ def specification_bounds(prepared: Prepared, C: Tensor, record: dict[int, Tensor
     """
     network = prepared.network
     path = plan(network, network.output)
-    relaxed = Relaxed(prepared.lines, prepared.intervals[path.root])
+    relaxed = Relaxed(prepared.lines, prepared.intervals[path.root], errors=prepared.errors)
     walk = Substitution(network, path, relaxed, None, record)
     rows, const = walk.to_root(Rows(C), C.new_zeros(C.shape[:3]), network.output)
     if record is not None:

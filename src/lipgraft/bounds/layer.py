@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from threading import get_ident
 
 import torch
@@ -29,6 +29,7 @@ class Layer:
     """The node `target`, read by activations, over earlier nodes whose intervals and lines are known.
 
     inner: (B, *shape), the node's value at the centre of each box. late: once it holds, nothing more is tightened.
+    errors: see `Relaxed`.
     """
 
     network: Network
@@ -38,6 +39,7 @@ class Layer:
     lines: dict[int, Lines]
     inner: Tensor
     late: Late = never
+    errors: Mapping[int, Tensor] = field(default_factory=dict)
 
     def refined(self, interval: Interval, *, everything: bool) -> Interval:
         """Both bounds of every neuron, or what the activations need of it.
@@ -55,7 +57,8 @@ class Layer:
             if relaxed is None or before != problems:
                 lower, upper = self.intervals[path.root]
                 below = {i: line.at(problems) for i, line in self.lines.items() if i in path.windows}
-                relaxed = Relaxed(below, (lower[problems], upper[problems]), kernels=kernels)
+                errors = {i: error[problems] for i, error in self.errors.items() if i in path.windows}
+                relaxed = Relaxed(below, (lower[problems], upper[problems]), kernels=kernels, errors=errors)
                 kept[get_ident()] = problems, relaxed
             return neuron_bounds(self.network, path, relaxed, index, signs)
 

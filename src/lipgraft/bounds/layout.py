@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -118,6 +118,7 @@ class NeuronBounds:
     root: the interval of the input-like root, each end (I, *root shape).
     lower, upper: (I, N + 1), zero in the last column.
     open: (I, U), the neurons whose lines are free to choose (unstable, not grafted), filled up with N.
+    errors: see `Relaxed`.
     slack, target_slack: of sound bounds, what rounding may cost a bound per unit of a neuron's multiplier, (I, N + 1),
         and per unit of the target's coefficients, (I, *target shape); None where nobody asks.
     """
@@ -129,10 +130,16 @@ class NeuronBounds:
     open: Tensor
     slack: Tensor | None = None
     target_slack: Tensor | None = None
+    errors: Mapping[int, Tensor] = field(default_factory=dict)
 
     @staticmethod
-    def of(layout: Layout, intervals: Sequence[Interval], rounding: Rounding | None = None) -> NeuronBounds:
-        """intervals: of every node of the network, as `bounds.crown.Prepared` holds them; so rounding."""
+    def of(
+        layout: Layout,
+        intervals: Sequence[Interval],
+        rounding: Rounding | None = None,
+        errors: Mapping[int, Tensor] | None = None,
+    ) -> NeuronBounds:
+        """intervals: of every node of the network, as `bounds.crown.Prepared` holds them; so rounding and errors."""
         root = intervals[layout.path.root]
         nodes = {i: layout.activation(i) for i in layout.places}
         pre = {i: intervals[node.inputs[0]] for i, node in nodes.items()}
@@ -152,12 +159,14 @@ class NeuronBounds:
             open=positions(loose, layout.size)[0],
             slack=slack,
             target_slack=None if rounding is None else rounding.slack(target),
+            errors={i: error for i, error in (errors or {}).items() if i in layout.path.windows},
         )
 
     def searched(self, layout: Layout, dtype: torch.dtype) -> NeuronBounds:
         """Sound bounds as a search in another type sees them: the same numbers, and none that speak of rounding."""
         root = round_down(self.root[0], dtype), round_up(self.root[1], dtype)
-        return NeuronBounds(layout, root, self.lower.to(dtype), self.upper.to(dtype), self.open)
+        errors = {i: error.to(dtype) for i, error in self.errors.items()}
+        return NeuronBounds(layout, root, self.lower.to(dtype), self.upper.to(dtype), self.open, errors=errors)
 
     @staticmethod
     def cat(parts: Sequence[NeuronBounds]) -> NeuronBounds:
@@ -177,6 +186,7 @@ class NeuronBounds:
             open=torch.cat([F.pad(p.open, (0, width - p.open.shape[1]), value=size) for p in parts]),
             slack=joined([p.slack for p in parts]),
             target_slack=joined([p.target_slack for p in parts]),
+            errors={i: torch.cat([p.errors[i] for p in parts]) for i in parts[0].errors},
         )
 
     def at(self, boxes: Tensor) -> NeuronBounds:
@@ -184,7 +194,10 @@ class NeuronBounds:
         root = (self.root[0][boxes], self.root[1][boxes])
         slack = None if self.slack is None else self.slack[boxes]
         target = None if self.target_slack is None else self.target_slack[boxes]
-        return NeuronBounds(self.layout, root, self.lower[boxes], self.upper[boxes], self.open[boxes], slack, target)
+        errors = {i: error[boxes] for i, error in self.errors.items()}
+        return NeuronBounds(
+            self.layout, root, self.lower[boxes], self.upper[boxes], self.open[boxes], slack, target, errors
+        )
 
 
 def left_slope(node: Activation) -> float:

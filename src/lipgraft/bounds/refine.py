@@ -6,7 +6,7 @@ lines are its own. Layers are done in order, each with the improved bounds of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -41,10 +41,14 @@ class Improved:
 
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """What sound bounds need: the network in double precision, and its rounding. keep: told of what was improved."""
+    """What sound bounds need: the network in double precision, its rounding, and the hardware's errors if they count.
+
+    keep: told of what was improved.
+    """
 
     network: Network
     rounding: Rounding
+    errors: Mapping[int, Tensor]
     keep: Callable[[Improved], None] | None = None
 
 
@@ -95,7 +99,7 @@ def _refined(
     if sound is None:
         proof, bounds = None, NeuronBounds.of(layout, intervals)
     else:
-        proof = NeuronBounds.of(Layout.of(sound.network, target), intervals, sound.rounding)
+        proof = NeuronBounds.of(Layout.of(sound.network, target), intervals, sound.rounding, sound.errors)
         bounds = proof.searched(layout, layout.bias.dtype)
     image, neuron = torch.nonzero(wanted, as_tuple=True)
     if bounds.open.shape[1] == 0 or len(image) == 0:

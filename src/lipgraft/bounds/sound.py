@@ -17,6 +17,7 @@ the result is evaluated here.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,11 +26,14 @@ from torch import Tensor
 
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.relaxations import Lines
-from lipgraft.network.graph import Activation, Network, Node
+from lipgraft.network.graph import Activation, Network, Node, Pad, Reshape
 from lipgraft.rounding import round_down
 
 UNIT = 2.0**-53
 FLUSHED = 2.0**-1022  # what a product may lose where denormal numbers are flushed to zero
+SINGLE = 2.0**-24
+FLUSHED_SINGLE = 2.0**-126
+SPARE_SINGLE = 1.0 + 2.0**-20  # for the rounding of this sum itself, which is in double precision
 PER_NODE = 8  # roundings per node beside its sums: slopes, centres, radii, joining rows
 SPARE = 4.0  # how many times its own error a bound gives away, so that another program's rounding finds room as well
 
@@ -49,13 +53,17 @@ class Rounding:
         """With the input's magnitude."""
         return self._with(torch.maximum(box[0].abs(), box[1].abs()))
 
-    def through(self, node: Node, lines: Lines | None = None, pre: Interval | None = None) -> Rounding:
-        """With the magnitude of the next node; of an activation, the lines around it and its input's interval."""
+    def through(self, node: Node, lines: Lines | None, pre: Interval, error: Tensor | None) -> Rounding:
+        """With the magnitude of the next node; of an activation, with the lines around it.
+
+        pre: the interval of its (first) input; error: see `evaluation_error`.
+        """
         before = [self.magnitude[j] for j in node.inputs]
-        if lines is None or pre is None:
-            return self._with(node.absolute(*before))
-        assert isinstance(node, Activation)
-        return self._with(_of_activation(node, before[0], lines, pre))
+        if isinstance(node, Activation) and lines is not None:
+            size = _of_activation(node, before[0], lines, pre)
+        else:
+            size = node.absolute(*before)
+        return self._with(size if error is None else size + error)
 
     def _with(self, magnitude: Tensor) -> Rounding:
         return replace(self, magnitude=(*self.magnitude, magnitude), total=self.total + magnitude.flatten(1).sum(1))
@@ -111,6 +119,22 @@ def _of_activation(node: Activation, size: Tensor, lines: Lines, pre: Interval) 
     if node.graft is None:
         return out
     return torch.where(node.graft.mask, node.graft.gamma.abs() * size + node.graft.omega.abs(), out)
+
+
+def evaluation_error(node: Node, inputs: Sequence[Interval]) -> Tensor | None:
+    """How far float32 hardware, adding up in any order, may be from the node's real value at the inputs that it is
+    given: (B, *shape); None: not at all. inputs: sound intervals of these inputs.
+
+    gamma_n of float32 times the absolute values that are added up, and what flushing denormal products loses.
+    """
+    if isinstance(node, Activation) and node.graft is None and node.curve.slopes == (0.0, 1.0):
+        return None  # max(z, 0) is exact
+    if isinstance(node, Reshape | Pad):
+        return None
+    n = PER_NODE if isinstance(node, Activation) else node.terms + 1
+    sizes = [torch.maximum(lower.abs(), upper.abs()) for lower, upper in inputs]
+    error = n * SINGLE / (1 - n * SINGLE) * node.absolute(*sizes) + n * FLUSHED_SINGLE
+    return SPARE_SINGLE * error
 
 
 def outward(interval: Interval, slack: Tensor, dtype: torch.dtype) -> Interval:

@@ -77,7 +77,17 @@ DataRootOption = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder with the data sets; default LIPGRAFT_DATA, else the user's cache."),
 ]
-RecheckOption = Annotated[str, typer.Option("--recheck", help="float64: repeat every proof in double precision.")]
+ArithmeticOption = Annotated[
+    str | None,
+    typer.Option("--arithmetic", help="sound: proofs account for their own rounding (default); fast: they do not."),
+]
+SpeaksOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--speaks-of",
+        help="real: the network in real numbers (default); float32: as float32 hardware evaluates it, in any order.",
+    ),
+]
 VerifierOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,13 +13,14 @@ import typer
 from lipgraft import data as datasets
 from lipgraft import yaml_text
 from lipgraft.cli.common import (
+    ArithmeticOption,
     DataOption,
     DataRootOption,
     DeviceOption,
     EpsOption,
     JsonOption,
-    RecheckOption,
     SeedOption,
+    SpeaksOfOption,
     ThreadsOption,
     VerifierOption,
     example,
@@ -41,7 +42,7 @@ from lipgraft.verification import Measures, VerifySettings, measure
 
 EPILOG = example(
     "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --count 1000 --timeout 300",
-    "lipgraft verify model.safetensors --data digits --eps 0.05 --out runs/digits --recheck float64 --json",
+    "lipgraft verify model.safetensors --data digits --eps 0.05 --out runs/digits --arithmetic fast --json",
 )
 
 
@@ -69,7 +70,8 @@ def verify(
     count: Annotated[int | None, typer.Option(min=1, help="How many test images; default all that follow.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds per image; default 300.")] = None,
     total_seconds: Annotated[float | None, typer.Option(help="Wall time for the whole run; default no limit.")] = None,
-    recheck: RecheckOption = "none",
+    arithmetic: ArithmeticOption = None,
+    speaks_of: SpeaksOfOption = None,
     set_: VerifierOption = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
@@ -86,7 +88,7 @@ def verify(
     Every verdict is kept as soon as it is there: after Ctrl-C or a crash, the same command goes on where it stopped.
     """
     limits = {"limits.timeout": timeout, "limits.total_seconds": total_seconds}
-    chosen = verifier_settings({**limits, "recheck": recheck, "attack.seed": seed}, set_)
+    chosen = verifier_settings({**limits, "arithmetic": arithmetic, "speaks_of": speaks_of, "attack.seed": seed}, set_)
     settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device)
     run = check_folder(out or default_run(checkpoint, data, eps))

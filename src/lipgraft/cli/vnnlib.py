@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lipgraft.cli.common import (
+    ArithmeticOption,
     DeviceOption,
     JsonOption,
-    RecheckOption,
     SeedOption,
+    SpeaksOfOption,
     ThreadsOption,
     VerifierOption,
     example,
@@ -61,7 +62,8 @@ def vnnlib(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the results of a table; default `results` beside it.")
     ] = None,
-    recheck: RecheckOption = "none",
+    arithmetic: ArithmeticOption = None,
+    speaks_of: SpeaksOfOption = None,
     set_: VerifierOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -74,7 +76,9 @@ def vnnlib(
     the results file. If a file cannot be used, the command fails and the results file says error.
     """
     _check_question(net, spec, instances, results, out)
-    chosen = verifier_settings({"limits.timeout": timeout, "recheck": recheck, "attack.seed": seed}, set_)
+    chosen = verifier_settings(
+        {"limits.timeout": timeout, "arithmetic": arithmetic, "speaks_of": speaks_of, "attack.seed": seed}, set_
+    )
     settings = build(VerifySettings, chosen, where="vnnlib")
     if settings.limits.total_seconds is not None:
         raise SettingsError("total_seconds is for `lipgraft verify`; use --timeout, seconds per property.")

@@ -40,8 +40,13 @@ class Split:
 
 
 @torch.no_grad()
-def split_inputs(model: PropertyNetwork, region: Region, judge: OnnxRuntime, deadline: float) -> Split:
-    """Decide a region whose property is this network's, until `deadline` (time.monotonic)."""
+def split_inputs(
+    model: PropertyNetwork, region: Region, judge: OnnxRuntime, deadline: float, *, sound: bool = False
+) -> Split:
+    """Decide a region whose property is this network's, until `deadline` (time.monotonic).
+
+    sound: bounds hold in real numbers (see `bounds.sound`); the model is of double precision.
+    """
     shape = tuple(model.centre.shape)
     with full_precision():
         network = trace(model, shape).to()
@@ -54,7 +59,7 @@ def split_inputs(model: PropertyNetwork, region: Region, judge: OnnxRuntime, dea
                 return Split("timeout", None, done)
             box = _take(pile, room)
             done += len(box.lower)
-            bound, weight, corner = _bounded(network, box)
+            bound, weight, corner = _bounded(network, box, sound)
             candidates = torch.cat([corner, (box.lower + box.upper) / 2])
             lost = evaluate(network, candidates)[network.output][:, 1:].amax(1) >= 0
             found = replay(judge, region, model.inputs(candidates[lost][:3]))
@@ -92,11 +97,11 @@ def _take(pile: list[_Pile], room: int) -> _Pile:
     return _Pile(torch.cat([part.lower for part in taken]), torch.cat([part.upper for part in taken]))
 
 
-def _bounded(network: Network, box: _Pile) -> tuple[Tensor, Tensor, Tensor]:
+def _bounded(network: Network, box: _Pile, sound: bool) -> tuple[Tensor, Tensor, Tensor]:
     """For each box the worst margin's bound (N,), its coefficients, and where it is attained, (N, *shape)."""
     count, disjuncts = len(box.lower), network.output_shape[0] - 1
     rows = torch.cat([torch.ones(disjuncts, 1), -torch.eye(disjuncts)], 1).to(box.lower)
-    prepared = prepare(network, Box(box.lower, box.upper))
+    prepared = prepare(network, Box(box.lower, box.upper), sound_for=torch.float64 if sound else None)
     record: dict[int, Tensor] = {}
     bounds = specification_bounds(prepared, rows.expand(count, 1, -1, -1), record=record)[:, 0]
     worst, which = torch.where(torch.isfinite(bounds), bounds, -torch.inf).min(1)

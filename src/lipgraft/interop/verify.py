@@ -174,7 +174,7 @@ def _check_counts(subject: Subject, specification: Specification, where: str) ->
 
 def _decide(subject: Subject, region: Region, deadline: float, settings: VerifySettings) -> VnnResult:
     """Attack, then prove: by halving the box where inputs are few, otherwise by the verifier of images."""
-    few = len(region.lower) <= MOST_INPUTS
+    few = len(region.lower) <= MOST_INPUTS and settings.speaks_of == "real"
     left = deadline - time.monotonic()
     if left <= 0:
         return VnnResult("timeout")
@@ -188,8 +188,8 @@ def _decide(subject: Subject, region: Region, deadline: float, settings: VerifyS
         if found is not None:
             return VnnResult("sat", found, method="pgd")
     if few:
-        double = settings.recheck == "float64"
-        split = split_inputs(_property(subject, region, double=double), region, subject.judge, deadline)
+        sound = settings.arithmetic == "sound"
+        split = split_inputs(_property(subject, region, double=sound), region, subject.judge, deadline, sound=sound)
         return VnnResult(split.status, split.counterexample, method="input-splitting")
     return _by_verifier(subject, region, _property(subject, region), deadline, settings)
 

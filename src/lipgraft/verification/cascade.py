@@ -5,7 +5,6 @@ Cheap stages run on groups of images, and deliver what they decide; all images t
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -41,8 +40,7 @@ def cascade(job: Job, watch: Watch | None = None) -> Iterator[Decided]:
     if not finite_weights(job.network):
         reason = "the model's weights contain NaN or infinity"
         return iter([job.ledger.verdict(image, "error", reason=reason) for image in range(len(job.x))])
-    steps = _proofs(job, watch) if job.settings.recheck == "none" else _rechecked(job, watch)
-    return stepwise(full_precision, steps)
+    return stepwise(full_precision, _proofs(job, watch))
 
 
 def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
@@ -118,36 +116,3 @@ def _crown_size(job: Job, most: int) -> int:
 
 def _with_attacked(decided: list[Decided], attacked: bool) -> Iterator[Decided]:
     return ((image, replace(verdict, attacked=attacked)) for image, verdict in decided)
-
-
-def _rechecked(job: Job, watch: Watch | None) -> Iterator[Decided]:
-    """Proofs are repeated from the start in double precision; an image whose proof does not repeat is "unknown".
-
-    The box is built anew from the pixels in double precision, and the attack and the search for counterexamples are
-    left out. The image's limit of time counts both proofs.
-    """
-    verified: list[Decided] = []
-    for image, verdict in _proofs(job, watch):
-        if verdict.status == "verified":
-            verified.append((image, verdict))
-        else:
-            yield image, verdict
-    if not verified:
-        return
-    index = job.index([image for image, _ in verified])
-    settings = job.settings.changed(recheck="none", attack={"restarts": 0, "search_every": 0})
-    model = copy.deepcopy(job.model).double()
-    x, eps, began = job.x[index].double(), job.eps[index], job.ledger.began
-    if job.low is not None or job.high is not None:
-        x = x.clamp(job.low, job.high)  # the model's type may have rounded an end of the range
-    again = Job.of(model, x, job.y[index], eps, job.low, job.high, settings, began)
-    again.ledger.spent = [job.ledger.spent[image] for image, _ in verified]
-    for place, repeated in _proofs(again, watch):
-        image, verdict = verified[place]
-        seconds, subproblems = verdict.seconds + repeated.seconds, verdict.subproblems + repeated.subproblems
-        if repeated.status == "verified":
-            yield image, replace(verdict, seconds=seconds, subproblems=subproblems, margin=repeated.margin)
-        else:
-            reason = "timeout" if repeated.reason == "timeout" else "recheck"
-            doubt = replace(verdict, status="unknown", reason=reason, margin=repeated.margin)
-            yield image, replace(doubt, seconds=seconds, subproblems=subproblems)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,17 +13,22 @@ from lipgraft.attacks.ascent import project
 from lipgraft.attacks.methods import misclassified, worst_margin
 from lipgraft.bounds.memory import Late
 from lipgraft.box import Box
-from lipgraft.errors import SettingsError
+from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.inputs import any_pixel, check_classes, labels, pixels, radii
-from lipgraft.network import Graft, Network, call, evaluated, full_precision, kinks_at_zero, like, subject, trace
+from lipgraft.network import Graft, Network, Node, call, evaluated, full_precision, kinks_at_zero, like, subject, trace
 from lipgraft.rounding import within
 from lipgraft.verification.ledger import Ledger
 from lipgraft.verification.settings import VerifySettings
 
+ROUNDED = 1e-4
+"""Share of a tensor's largest number by which folding in another precision may change it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """network: the model's graph, detached, in the dtype of all bounds. x: (B, *shape), inside [low, high]; y: (B,).
+    """network: the model's graph, detached, in the dtype of the search. x: (B, *shape), inside [low, high]; y: (B,).
+
+    proof: the graph in double precision, in which proofs are made; None: whatever the search finds is taken as proved.
 
     eps: (B,), in double precision. box: the B boxes that proofs speak of, rounded outward; inner: those that hold
     counterexamples, rounded inward. finite: (B,), whether an image's pixels are; those of others are set to a valid
@@ -31,6 +37,7 @@ class Job:
 
     model: nn.Module
     network: Network
+    proof: Network | None
     x: Tensor
     y: Tensor
     eps: Tensor
@@ -59,6 +66,7 @@ class Job:
             x = pixels(x, low, high, like=like(model, x))
             y, radius = labels(y, len(x), x.device), radii(eps, len(x), x.device)
             network = kinks_at_zero(trace(model, tuple(x.shape[1:])).to(device=x.device))
+            proof = None if settings.arithmetic == "fast" else _in_double(model, network, settings.speaks_of)
         if len(network.output_shape) != 1 or network.output_shape[0] < 2:
             raise SettingsError(f"the model must return logits of at least two classes, got {network.output_shape}.")
         check_classes(y, network.output_shape[0])
@@ -66,7 +74,7 @@ class Job:
         x = torch.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, any_pixel(low, high))
         box, inner = Box.linf(x, radius, low=low, high=high), Box.inside(x, radius, low=low, high=high)
         ledger = Ledger(len(x), x.device, began)
-        return Job(model, network, x, y, radius, box, inner, finite, low, high, settings, ledger)
+        return Job(model, network, proof, x, y, radius, box, inner, finite, low, high, settings, ledger)
 
     # --- what the model says
 
@@ -122,6 +130,56 @@ class Job:
 
     def index(self, images: list[int]) -> Tensor:
         return torch.tensor(images, dtype=torch.int64, device=self.x.device)
+
+
+def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
+    """The graph that proofs are made with, in double precision.
+
+    Folding BatchNorm and normalisation rounds. A proof about real numbers folds in double precision, from the stored
+    numbers; one about float32 speaks of the graph with the float32 weights, and so does one of a model that cannot be
+    traced in double precision alike.
+    """
+    same = network.to(dtype=torch.float64)
+    if speaks_of == "float32" or like(network).dtype == torch.float64:
+        return same
+    try:
+        again = kinks_at_zero(trace(copy.deepcopy(model).double(), network.input_shape, check=False))
+    except (UnsupportedOperationError, RuntimeError, TypeError):
+        return same
+    again = again.to(device=like(network).device, dtype=torch.float64)
+    return again if _alike(again, same) else same
+
+
+def _alike(one: Network, other: Network) -> bool:
+    """Whether two graphs have the same nodes and, but for rounding, the same numbers."""
+    if one.output != other.output or len(one.nodes) != len(other.nodes):
+        return False
+    return all(_alike_nodes(a, b) for a, b in zip(one.nodes, other.nodes, strict=True))
+
+
+def _alike_nodes(a: Node, b: Node) -> bool:
+    if type(a) is not type(b) or vars(a).keys() != vars(b).keys():
+        return False
+    for name, value in vars(a).items():
+        other = vars(b)[name]
+        if isinstance(value, Graft) and isinstance(other, Graft):
+            pairs = [(vars(value)[key], vars(other)[key]) for key in vars(value)]
+        else:
+            pairs = [(value, other)]
+        if not all(_alike_values(x, y) for x, y in pairs):
+            return False
+    return True
+
+
+def _alike_values(x: object, y: object) -> bool:
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        return x == y
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    if not x.is_floating_point():
+        return torch.equal(x, y)
+    size = y.abs().amax() if y.numel() else y.new_zeros(())
+    return bool(((x - y).abs() <= ROUNDED * size).all() | (x.isnan() & y.isnan()).any())
 
 
 def finite_weights(network: Network) -> bool:

@@ -10,6 +10,9 @@ from typing import Any
 from lipgraft.errors import SettingsError
 from lipgraft.settings import check_seed, nested, over, setting
 
+ARITHMETIC = ("sound", "fast")
+SPEAKS_OF = ("real", "float32")
+
 
 def _positive(group: str, **values: float) -> None:
     for name, value in values.items():
@@ -127,12 +130,21 @@ class VerifySettings:
     optimise: OptimiseSettings = setting(OptimiseSettings(), "The optimisation of bounds before branching.")
     branch: BranchSettings = setting(BranchSettings(), "Branch and bound.")
     images: int = setting(256, "Images that go through the stages before branch and bound together.")
-    recheck: str = setting("none", "Repeat proofs in double precision.", choices=("none", "float64"))
+    arithmetic: str = setting(
+        "sound", "Proofs account for their own rounding; fast ones, in the model's precision, hope.", choices=ARITHMETIC
+    )
+    speaks_of: str = setting(
+        "real",
+        "What a proof speaks of: the network in real numbers, or as float32 hardware evaluates it, in any order.",
+        choices=SPEAKS_OF,
+    )
 
     def __post_init__(self) -> None:
         if self.images < 1:
             raise SettingsError(f"images must be at least 1, got {self.images}.")
         _one_of_choices("", self)
+        if self.speaks_of == "float32" and self.arithmetic == "fast":
+            raise SettingsError("speaks_of: float32 needs arithmetic: sound; a fast proof does not look at rounding.")
 
     def changed(
         self,
@@ -143,7 +155,7 @@ class VerifySettings:
         branch: Mapping[str, Any] | None = None,
         **own: Any,
     ) -> VerifySettings:
-        """A copy with other values: settings.changed(limits={"timeout": 5}, recheck="float64")."""
+        """A copy with other values: settings.changed(limits={"timeout": 5}, arithmetic="fast")."""
         return replace(
             self,
             limits=replace(self.limits, **(limits or {})),
@@ -180,12 +192,15 @@ FLAT_NAMES = {
     "search_steps": "attack.search_steps",
     "leaf_iterations": "branch.leaf_iterations",
     "lp_size": "branch.lp_size",
-    "recheck": "recheck",
     "seed": "attack.seed",
 }
 """What settings were called before they had groups. Recipes may still say so, and results are recorded by these names,
 in this order, so that what an older version began can go on. A new setting needs no entry: it is recorded by its path.
 """
+
+
+RETIRED = "recheck"
+"""It repeated proofs in double precision; now all are made so. Older recipes may still have it."""
 
 
 def grouped(settings: Mapping[str, Any], where: str = "settings") -> dict[str, Any]:
@@ -197,6 +212,10 @@ def grouped(settings: Mapping[str, Any], where: str = "settings") -> dict[str, A
     out: dict[str, Any] = {}
     seen: dict[str, str] = {}
     for name, value in settings.items():
+        if name == RETIRED:
+            if value not in ("none", "float64"):
+                raise SettingsError(f"{where}: {RETIRED} is no setting any more; see arithmetic.")
+            continue
         # "attack" was a method's name and is a group now; the value tells.
         inside = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else None
         parts = {FLAT_NAMES.get(str(name), str(name)): value} if inside is None else inside
@@ -211,9 +230,14 @@ def grouped(settings: Mapping[str, Any], where: str = "settings") -> dict[str, A
 
 
 def flat(settings: VerifySettings) -> dict[str, Any]:
-    """Every setting under the name by which results record it."""
+    """Every setting under the name by which results record it.
+
+    Older versions knew fast arithmetic alone: a run of theirs goes on with arithmetic: fast.
+    """
     values = _by_path(settings)
     named = {name: values.pop(path) for name, path in FLAT_NAMES.items()}
+    if settings.arithmetic == "fast":
+        values = {RETIRED: "none"}
     return {**named, **values}
 
 

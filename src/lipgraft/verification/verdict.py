@@ -18,7 +18,7 @@ class Verdict:
     """status: "verified" only with a proof, "falsified" only with a counterexample that was replayed. A tie of the true
     logit with another one is neither.
 
-    reason: None, or why the status is "unknown" ("timeout", "subproblems", "memory", "gap", "recheck") or "error" (a
+    reason: None, or why the status is "unknown" ("timeout", "subproblems", "memory", "gap") or "error" (a
     sentence).
     counterexample: the misclassified input (*shape), on the CPU, of a falsified image.
     margin: the true class's logit minus the strongest other one; proved lower bound of it when verified or unknown, its

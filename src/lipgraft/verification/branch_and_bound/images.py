@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from lipgraft.attacks.methods import worst_margin
+from lipgraft.bounds.alpha_crown import LowerBound, coded, decoded
 from lipgraft.bounds.geometry import at_input
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import true_minus
+from lipgraft.bounds.memory import fitting
 from lipgraft.network import evaluate
+from lipgraft.rounding import round_down
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 
@@ -23,6 +26,7 @@ class Images:
 
     bounds: of their neurons; number: (I,), the image's place in the caller's batch; y: (I,), its class.
     box: of each image, both ends (I, *input shape); inner: the box for counterexamples, which lies inside.
+    proof: sound bounds of the neurons in double precision, with which proofs are made; None: the search's word counts.
     """
 
     bounds: NeuronBounds
@@ -30,6 +34,7 @@ class Images:
     y: Tensor
     box: Interval
     inner: Interval
+    proof: NeuronBounds | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -47,6 +52,7 @@ class Images:
             y=torch.cat([p.y for p in parts]),
             box=(torch.cat([p.box[0] for p in parts]), torch.cat([p.box[1] for p in parts])),
             inner=(torch.cat([p.inner[0] for p in parts]), torch.cat([p.inner[1] for p in parts])),
+            proof=None if parts[0].proof is None else NeuronBounds.cat([p.proof for p in parts if p.proof is not None]),
         )
 
     def at(self, images: Tensor) -> Images:
@@ -57,11 +63,35 @@ class Images:
             y=self.y[images],
             box=(self.box[0][images], self.box[1][images]),
             inner=(self.inner[0][images], self.inner[1][images]),
+            proof=None if self.proof is None else self.proof.at(images),
         )
 
     def margins(self, image: Tensor, target: Tensor) -> Tensor:
         """The rows "true class minus target": image, target (B,) -> (B, 1, 1, classes)."""
         return true_minus(self.y[image], target, self.layout.network.output_shape[0], self.box[0].dtype)[:, None, None]
+
+    def lower_bound(
+        self, image: Tensor, target: Tensor, neuron: Tensor | None = None, sign: Tensor | None = None
+    ) -> LowerBound:
+        """The margins of subproblems as functions of their lines and multipliers, for the search."""
+        return LowerBound(self.bounds, image, self.margins(image, target), neuron, sign)
+
+    def proved_bounds(self, sub: Subproblems, most: int) -> Tensor:
+        """The bounds of subproblems that may be called proved, (B,): never better than what the search found.
+
+        most: how many are evaluated at once.
+        """
+        proof = self.proof
+        if proof is None or len(sub) == 0:
+            return sub.bound
+        parts: list[Tensor] = []
+        size = fitting(self.layout.floats, sub.image.device, torch.float64, most)
+        for some in torch.split(torch.arange(len(sub), device=sub.image.device), size):
+            part = sub.at(some)
+            rows = self.margins(part.image, part.target).double()
+            function = LowerBound(proof, part.image, rows, part.neuron, part.sign.double())
+            parts.append(function.sound_value(decoded(coded(part.alpha), torch.float64), part.beta.double()))
+        return torch.minimum(round_down(torch.cat(parts), sub.bound.dtype), sub.bound)
 
     def corner(self, image: Tensor, rows: Tensor) -> Tensor:
         """Where linear functions of the root, (B, *root shape), are smallest in the inner box: (B, *input shape)."""

@@ -37,10 +37,14 @@ class OutOfTimeError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """bound: proved lower bound of the margin; point: (*input shape), where the program attains its minimum."""
+    """bound: proved lower bound of the margin; point: (*input shape), where the program attains its minimum.
+
+    beta: the multipliers of the splits, in their order, that give the bound.
+    """
 
     bound: float
     point: Tensor
+    beta: Tensor
 
 
 def solve_leaf(images: Images, sub: Subproblems, row: int, size: int, left: Left = lambda: float("inf")) -> Leaf | None:
@@ -60,18 +64,18 @@ def solve_leaf(images: Images, sub: Subproblems, row: int, size: int, left: Left
     # z >= 0 (sign +1) reads -z <= 0.
     g, h = -signs[:, None] * matrix, -signs * offset
     low, high = (end[image][0].flatten().double().cpu().numpy() for end in images.box)
-    bound, x = _program(g, h, margin, constant, low, high, left)
+    bound, x, beta = _program(g, h, margin, constant, low, high, left)
     point = torch.from_numpy(x).to(images.box[0]).reshape(images.box[0].shape[1:])
     inner = images.inner[0][image][0], images.inner[1][image][0]
-    return Leaf(bound, torch.minimum(torch.maximum(point, inner[0]), inner[1]))
+    return Leaf(bound, torch.minimum(torch.maximum(point, inner[0]), inner[1]), torch.from_numpy(beta))
 
 
 def _program(
     g: Array, h: Array, c: Array, d: float, low: Array, high: Array, left: Left = lambda: float("inf")
-) -> tuple[float, Array]:
-    """min c x + d over low <= x <= high with g x + h <= 0: a proved lower bound of it, and a minimiser."""
+) -> tuple[float, Array, Array]:
+    """min c x + d over low <= x <= high with g x + h <= 0: a lower bound of it, a minimiser, and the multipliers."""
     if len(g) == 0:
-        return float(d + np.minimum(c * low, c * high).sum()), np.where(c > 0, low, high)
+        return float(d + np.minimum(c * low, c * high).sum()), np.where(c > 0, low, high), np.zeros(0)
     centre, radius = (low + high) / 2, (high - low) / 2
     cost, rows = c * radius, g * radius
     limits = -(h + g @ centre)
@@ -88,11 +92,11 @@ def _program(
     if left() <= 0:
         raise OutOfTimeError
     if solved.status != 0:
-        return -np.inf, np.where(c > 0, low, high)
+        return -np.inf, np.where(c > 0, low, high), np.zeros(len(g))
     beta = np.maximum(-solved.ineqlin.marginals, 0.0) * scale / sizes
     slope = c + beta @ g
     dual = d + beta @ h + np.minimum(slope * low, slope * high).sum()
-    return float(dual), np.clip(centre + radius * solved.x[:-1], low, high)
+    return float(dual), np.clip(centre + radius * solved.x[:-1], low, high), beta
 
 
 def _size(variation: Array) -> Array:

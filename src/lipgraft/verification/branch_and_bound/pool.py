@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lipgraft.bounds.alpha_crown import coded, decoded
 from lipgraft.bounds.memory import free_bytes, is_out_of_memory
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
-STEPS = 255
 SPILLED = 4  # a quarter of the pool is moved at once, so that moving stays rare
 FEW = 64  # subproblems that an image gets back which has none on the device
 # The share of the free memory that open subproblems may take: growing needs half as much again for a moment, and the
@@ -207,7 +207,7 @@ def _packed(sub: Subproblems) -> Subproblems:
         sub,
         image=sub.image.int(),
         target=sub.target.short(),
-        alpha=(sub.alpha * STEPS).round().to(torch.uint8),
+        alpha=coded(sub.alpha),
         depth=sub.depth.short(),
         neuron=sub.neuron.int(),
         sign=sub.sign.to(torch.int8),
@@ -220,7 +220,7 @@ def _unpacked(sub: Subproblems) -> Subproblems:
         sub,
         image=sub.image.long(),
         target=sub.target.long(),
-        alpha=sub.alpha.to(dtype) / STEPS,
+        alpha=decoded(sub.alpha, dtype),
         depth=sub.depth.long(),
         neuron=sub.neuron.long(),
         sign=sub.sign.to(dtype),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from lipgraft.bounds.memory import affordable, explain, fitting, release
 from lipgraft.bounds.numerics import proved
 from lipgraft.verification.branch_and_bound.capture import Replayed
 from lipgraft.verification.branch_and_bound.images import OpenImages
-from lipgraft.verification.branch_and_bound.leaves import OutOfTimeError, solve_leaf
+from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
 from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
 from lipgraft.verification.branch_and_bound.step import Children, Step
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
@@ -192,8 +193,8 @@ class BranchAndBound:
 
     def _digest(self, parents: Subproblems, children: Children) -> None:
         """Drop what is proved, end what is broken, put the rest back, and solve leaves."""
-        sub, good = children.sub, proved(children.sub.bound)
         with self._charged(parents):
+            sub, good = self._settled(children.sub)
             self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
             self._confirm(sub.image, children.point, children.margin)
         every = self.job.settings.attack.search_every
@@ -205,6 +206,22 @@ class BranchAndBound:
             left &= self._alive()[sub.image]
             self.pool.push(sub.at(left & ~children.leaf))
         self._solve(sub.at(left & children.leaf))
+
+    def _settled(self, sub: Subproblems) -> tuple[Subproblems, Tensor]:
+        """The subproblems with the bounds that may be called proved, and which of them are above zero: (B,).
+
+        What the search took for proved and is not stays open, with a bound of zero at most: its halves may be proved.
+        """
+        good = proved(sub.bound)
+        if self.images.proof is None:
+            return sub, good
+        rows = torch.nonzero(good).flatten()
+        bound = sub.bound.index_copy(0, rows, self._proved_bounds(sub.at(rows)))
+        good = proved(bound)
+        return replace(sub, bound=torch.where(good, bound, bound.clamp(max=0))), good
+
+    def _proved_bounds(self, sub: Subproblems) -> Tensor:
+        return self.images.proved_bounds(sub, self.job.settings.branch.batch)
 
     def _make_room(self, image: Tensor) -> None:
         """End the images with the most subproblems until those of these images, (B,), fit on the device or the host."""
@@ -259,9 +276,8 @@ class BranchAndBound:
             return
         with self._charged(leaves):
             late = self.job.limit([number for number, _ in self._numbers(leaves)])
-            bound = self.step.leaf_bounds(leaves, late)
-        good = proved(bound)
-        self.floor = self.floor.scatter_reduce(0, leaves.image, torch.where(good, bound, torch.inf), "amin")
+            leaves, good = self._settled(self.step.leaf_bounds(leaves, late))
+        self.floor = self.floor.scatter_reduce(0, leaves.image, torch.where(good, leaves.bound, torch.inf), "amin")
         leaves = leaves.at(~good)
         for row, place in enumerate(leaves.image.tolist()):
             if not self.stopped[place]:
@@ -277,11 +293,19 @@ class BranchAndBound:
         except OutOfTimeError:
             self._give_up(place, "timeout")
             return
-        exact = torch.tensor(-torch.inf if leaf is None else leaf.bound, dtype=torch.float64)
-        if bool(proved(exact)):
-            self.floor[place] = torch.minimum(self.floor[place], exact.to(self.floor))
+        exact = -torch.inf if leaf is None else self._exact_bound(leaves, row, leaf)
+        if bool(proved(torch.tensor(exact, dtype=torch.float64))):
+            self.floor[place] = min(float(self.floor[place]), exact)
         elif leaf is None or not self._replay(place, leaf.point):
             self._give_up(place, "gap")
+
+    def _exact_bound(self, leaves: Subproblems, row: int, leaf: Leaf) -> float:
+        """The bound that a leaf's program proves; its multipliers are evaluated like all others."""
+        if self.images.proof is None:
+            return leaf.bound
+        one = leaves.at(slice(row, row + 1))
+        beta = one.beta.new_zeros(one.beta.shape).masked_scatter(one.sign != 0, leaf.beta.to(one.beta))
+        return float(self._proved_bounds(replace(one, bound=torch.full_like(one.bound, leaf.bound), beta=beta)))
 
 
 def worst_rows(image: Tensor, margin: Tensor, images: int) -> Tensor:

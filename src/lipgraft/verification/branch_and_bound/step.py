@@ -63,11 +63,10 @@ class Step:
         return AlphaSettings(iterations, self.settings.branch.lr_alpha, self.settings.optimise.decay)
 
     def lower_bound(self, sub: Subproblems) -> LowerBound:
-        rows = self.images.margins(sub.image, sub.target)
-        return LowerBound(self.images.bounds, sub.image, rows, sub.neuron, sub.sign)
+        return self.images.lower_bound(sub.image, sub.target, sub.neuron, sub.sign)
 
-    def leaf_bounds(self, leaves: Subproblems, late: Late) -> Tensor:
-        """Bounds of fully split subproblems, whose multipliers alone are free: (B,). late: ends the optimisation."""
+    def leaf_bounds(self, leaves: Subproblems, late: Late) -> Subproblems:
+        """Fully split subproblems, whose multipliers alone are free, with better ones. late: ends the optimisation."""
         alpha = self._steps(self.settings.branch.leaf_iterations)
         found = optimise(
             self.lower_bound(leaves),
@@ -78,7 +77,7 @@ class Step:
             early=self.early,
             late=late,
         )
-        return torch.maximum(found.bound, leaves.bound)
+        return replace(leaves, bound=found.bound, alpha=found.alpha, beta=found.beta)
 
     def decide(self, parents: Subproblems) -> Tensor:
         """The neuron that each subproblem splits: (P,), on the flat axis."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
+from lipgraft.bounds.alpha_crown import AlphaSettings, optimise
+from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds, piecewise_linear
 from lipgraft.bounds.memory import Late, fitting, never
 from lipgraft.bounds.numerics import proved
-from lipgraft.bounds.refine import refine
+from lipgraft.bounds.refine import Sound, refine
 from lipgraft.verification.branch_and_bound.images import Images, OpenImages
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
@@ -30,14 +31,9 @@ def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
         intervals = left.intervals
         if branches:  # all subproblems of an image gain by tighter neurons
             alpha = AlphaSettings(settings.refine_iterations, settings.lr, settings.decay)
-            intervals = refine(job.network, intervals, settings.refine, alpha, job.settings.branch.batch, late)
-        shared = Images(
-            NeuronBounds.of(Layout.of(job.network, job.network.output), intervals),
-            index,
-            job.y[index],
-            (job.box.lower[index], job.box.upper[index]),
-            (job.inner.lower[index], job.inner.upper[index]),
-        )
+            sound = None if job.proof is None or left.rounding is None else Sound(job.proof, left.rounding, left.errors)
+            intervals = refine(job.network, intervals, settings.refine, alpha, job.settings.branch.batch, late, sound)
+        shared = _shared(job, index, intervals, left)
         sub, broken = _margins(job, images, shared, left.target, margins, late)
     proved_margins = proved(margins)
     out = Outcome[OpenImages]()
@@ -56,6 +52,25 @@ def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
         floor = torch.where(proved_margins, margins, torch.inf).amin(1)
         out.rest.append(OpenImages(shared, sub.at(~proved(sub.bound)), floor).at(job.index(rest)))
     return out
+
+
+def _shared(job: Job, index: Tensor, intervals: list[Interval], left: OpenMargins) -> Images:
+    """What all subproblems of these images share."""
+    layout = Layout.of(job.network, job.network.output)
+    proof = None
+    if job.proof is None:
+        bounds = NeuronBounds.of(layout, intervals)
+    else:
+        proof = NeuronBounds.of(Layout.of(job.proof, job.proof.output), intervals, left.rounding, left.errors)
+        bounds = proof.searched(layout, job.x.dtype)
+    return Images(
+        bounds,
+        index,
+        job.y[index],
+        (job.box.lower[index], job.box.upper[index]),
+        (job.inner.lower[index], job.inner.upper[index]),
+        proof,
+    )
 
 
 Broken = dict[int, tuple[Tensor, float]]
@@ -78,12 +93,19 @@ def _margins(
     size = fitting(shared.layout.floats, job.x.device, job.x.dtype, job.settings.branch.batch)
     for some in torch.split(torch.arange(len(image), device=image.device), size):
         where, goal = image[some], target[image[some], row[some]]
-        function = LowerBound(shared.bounds, where, shared.margins(where, goal))
+        function = shared.lower_bound(where, goal)
         alpha, beta, bound = function.start(), function.no_splits(), margins[where, row[some]]
         if not late():
             # On a GPU a look at the clock in every step would make it wait.
             found = optimise(function, alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
-            alpha, bound = found.alpha, torch.maximum(found.bound, bound)
+            alpha = found.alpha
+            here = Subproblems(
+                where, goal, found.bound, alpha, torch.zeros_like(where), function.neuron, function.sign, beta
+            )
+            better = torch.nonzero(found.bound > bound).flatten()
+            bound = bound.index_copy(
+                0, better, torch.maximum(shared.proved_bounds(here.at(better), size), bound[better])
+            )
             margins[where, row[some]] = bound
             point = shared.corner(where, found.rows)
             broken |= _confirmed(job, images, where, point, shared.margin_at(where, point))

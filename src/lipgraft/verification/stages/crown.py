@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.numerics import guard_lower, proved
 from lipgraft.bounds.relaxations import unstable
+from lipgraft.bounds.sound import Rounding
+from lipgraft.rounding import round_down
 from lipgraft.verification.job import Job
 from lipgraft.verification.ledger import Decided, Outcome
 
@@ -23,12 +26,15 @@ class OpenMargins:
     """Images with margins that CROWN leaves open.
 
     intervals: of every node of the network; target: (B, S), the wrong classes; margins: (B, S), proved lower bounds.
+    rounding, errors: of sound bounds; see `Prepared`.
     """
 
     images: list[int]
     intervals: list[Interval]
     target: Tensor
     margins: Tensor
+    rounding: Rounding | None = None
+    errors: Mapping[int, Tensor] = field(default_factory=dict)
 
     def at(self, places: list[int]) -> OpenMargins:
         """Some of the images."""
@@ -38,6 +44,8 @@ class OpenMargins:
             [(lower[some], upper[some]) for lower, upper in self.intervals],
             self.target[some],
             self.margins[some].clone(),
+            None if self.rounding is None else self.rounding.at(some),
+            {i: error[some] for i, error in self.errors.items()},
         )
 
 
@@ -47,9 +55,19 @@ def crown(job: Job, images: list[int]) -> Outcome[OpenMargins]:
     ledger, late = job.ledger, job.limit(images)
     with ledger.share(images):
         index = job.index(images)
-        prepared = prepare(job.network, job.box[index], late=late)
-        target, C = other_classes(job.y[index], job.network.output_shape[0], job.x.dtype)
+        if job.proof is None:
+            prepared = prepare(job.network, job.box[index], late=late)
+        else:
+            prepared = prepare(
+                job.proof,
+                job.box[index].to(dtype=torch.float64),
+                late=late,
+                sound_for=job.x.dtype,
+                hardware=job.settings.speaks_of == "float32",
+            )
+        target, C = other_classes(job.y[index], job.network.output_shape[0], prepared.box.lower.dtype)
         margins = guard_lower(bound_specification(prepared, C[:, None], METHODS["crown"][1], AlphaSettings())[:, 0])
+        margins = round_down(margins, job.x.dtype)
         ledger.note(images, margins, "crown")
         for image, share in zip(images, unstable_share(prepared).tolist(), strict=True):
             ledger.unstable[image] = share
@@ -68,7 +86,7 @@ def crown(job: Job, images: list[int]) -> Outcome[OpenMargins]:
             decided.append(ledger.verdict(image, "error", reason=reason))
         else:
             rest.append(place)
-    left = OpenMargins(images, prepared.intervals, target, margins)
+    left = OpenMargins(images, prepared.intervals, target, margins, prepared.rounding, prepared.errors)
     return Outcome(decided, [left.at(rest)] if rest else [])
 
 

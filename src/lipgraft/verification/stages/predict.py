@@ -39,10 +39,10 @@ def predict(job: Job, images: list[int]) -> Outcome[int]:
             out.decided.append(
                 ledger.verdict(image, "falsified", method="misclassified", counterexample=point, margin=value)
             )
-        elif is_point and is_proved:
+        elif is_point and job.proof is None and is_proved:
             # The bound of a function over a point is its value there; every method would say the same.
             out.decided.append(ledger.verdict(image, "verified", method="crown", margin=value))
-        elif is_point:
+        elif is_point and job.proof is None:
             out.decided.append(ledger.verdict(image, "unknown", method="crown", reason="gap", margin=value))
         else:
             out.rest.append(image)
