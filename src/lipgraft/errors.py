@@ -35,9 +35,9 @@ class NumericalError(LipgraftError):
 def unknown_name(kind: str, name: object, known: list[str], inner: Sequence[str] = ()) -> str:
     """The sentence for a name that is not in a registry: names the nearest known one and lists all.
 
-    inner: more names that may have been meant, too many to be listed. Of dotted names the last part is compared first.
+    inner: dotted names further in that may have been meant, too many to be listed; the last parts are compared first.
     """
-    ends = {one.rpartition(".")[2]: one for one in (*inner, *known)}
+    ends = {one.rpartition(".")[2]: one for one in (*inner, *known)} if inner else {}
     near = [ends[end] for end in get_close_matches(str(name).rpartition(".")[2], ends, n=1)]
     near = near or get_close_matches(str(name), known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -1,14 +1,16 @@
-"""Replay a step of branch and bound as a CUDA graph, so that Python is not what the device waits for."""
+"""Steps of branch and bound as CUDA graphs, one for each shape that is used often."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lipgraft.cuda_graph import CapturedCall, capture
 from lipgraft.verification.branch_and_bound.step import Children
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
@@ -20,9 +22,10 @@ USES_BEFORE_CAPTURE = 3
 
 @dataclass(frozen=True, eq=False)
 class _Captured:
-    graph: torch.cuda.CUDAGraph
+    """parents: what the call reads."""
+
     parents: Subproblems
-    children: Children
+    call: CapturedCall[Children]
 
 
 class Replayed:
@@ -49,8 +52,7 @@ class Replayed:
             self.graphs[shape] = self._capture(parents)
         captured = self.graphs[shape]
         _copy(parents, captured.parents)
-        captured.graph.replay()
-        return captured.children
+        return captured.call.replay()
 
     def give_up(self) -> bool:
         """Go on without graphs and free their memory; whether there were any to give up."""
@@ -62,16 +64,9 @@ class Replayed:
         static = Subproblems(**{name: t.clone() for name, t in parents.tensors().items()})
         if self.memory is None:
             self.memory = torch.cuda.graph_pool_handle()
-        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            self.function(static)
-        torch.cuda.current_stream(self.device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
+        step = partial(self.function, static)
         # Graphs are replayed one at a time and their results used before the next: they can share their memory.
-        with torch.cuda.graph(graph, pool=self.memory):
-            children = self.function(static)
-        return _Captured(graph, static, children)
+        return _Captured(static, capture(step, self.device, warm_up=step, memory=self.memory))
 
 
 def _copy(source: Subproblems, to: Subproblems) -> None:
