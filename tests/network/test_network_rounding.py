@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bounds_cases import ACTIVATIONS, SMALL, small_cnn
+from bounds_cases import ACTIVATIONS, BASES, SMALL, small_cnn
 from bounds_graphs import image_networks
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.network import Network, agree, evaluate, rounding_errors, rounding_tolerance, trace
@@ -25,52 +26,57 @@ def points(network: Network, seed: int) -> Tensor:
 
 
 @torch.no_grad()
-def assert_bounded(network: Network, seed: int) -> None:
+def assert_bounded(network: Network, x: Tensor) -> None:
     """At every node, single precision is as near to double precision as the bound says."""
     network = network.to(dtype=torch.float32)
-    x = points(network, seed)
     values, exact = evaluate(network, x), evaluate(network.to(dtype=torch.float64), x.double())
-    for node, value, true, error in zip(
-        network.nodes, values, exact, rounding_errors(network, values), strict=True
-    ):
+    for node, value, true, error in zip(network.nodes, values, exact, rounding_errors(network, values), strict=True):
         assert bool(((value.double() - true).abs() <= error).all()), node.name
 
 
 @settings(max_examples=60, deadline=None)
 @given(image_networks(), st.integers(0, 2**31 - 1))
 def test_rounding_errors_bound_what_single_precision_does_in_random_networks(network: Network, seed: int) -> None:
-    assert_bounded(network, seed)
+    assert_bounded(network, points(network, seed))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_rounding_errors_bound_what_single_precision_does_with_every_activation(
     activation: str, generator: torch.Generator
 ) -> None:
-    assert_bounded(trace(small_cnn(activation, generator), SMALL), 0)
+    network = trace(small_cnn(activation, generator), SMALL)
+    assert_bounded(network, points(network, 0))
+
+
+@pytest.mark.parametrize("activation", BASES)
+def test_rounding_errors_bound_what_single_precision_does_all_along_a_curve(activation: str) -> None:
+    z = torch.linspace(-20, 20, 4001)
+    assert_bounded(trace(nn.Sequential(BASES[activation]()), z.shape), torch.stack([z, z / 100, 100 * z]))
 
 
 def test_rounding_errors_bound_what_cancellation_leaves() -> None:
-    """Four copies of a neuron that all but cancel, and a line that does."""
+    """Four copies of a neuron with weights that cancel."""
     first, second = nn.Linear(2, 4), nn.Linear(4, 1)
     with torch.no_grad():
         first.weight.copy_(torch.tensor([0.1, 0.3]).expand(4, 2))
         first.bias.fill_(1e3)
         second.weight.copy_(torch.tensor([[1.0, 1.0, -1.0, -1.0]]) * 1e3 / 3)
         second.bias.zero_()
-    assert_bounded(trace(nn.Sequential(first, nn.ReLU(), second, nn.GELU()), (2,)), 0)
+    network = trace(nn.Sequential(first, nn.ReLU(), second, nn.GELU()), (2,))
+    assert_bounded(network, points(network, 0))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("depth", [1, 6])
 def test_another_order_of_the_neurons_is_tolerated(depth: int, generator: torch.Generator) -> None:
-    """The same function with its hidden neurons in another order; weights of 30 make sums of large terms that cancel."""
+    """The same function with its hidden neurons in another order; large weights make large terms that cancel."""
     width = 64
     layers = [nn.Linear(width, width) for _ in range(depth)]
     for layer in layers:
         layer.weight.copy_(30 * torch.randn(layer.weight.shape, generator=generator) / width**0.5)
         layer.bias.copy_(torch.randn(width, generator=generator))
     others = deepcopy(layers)
-    for before, after in zip(others, others[1:], strict=False):
+    for before, after in pairwise(others):
         order = torch.randperm(width, generator=generator)
         before.weight.copy_(before.weight[order])
         before.bias.copy_(before.bias[order])

@@ -29,9 +29,10 @@ def rounding_errors(network: Network, values: list[Tensor]) -> list[Tensor]:
 def rounding_tolerance(network: Network, values: list[Tensor]) -> Tensor:
     """By how much two ways of computing the same outputs may differ: (B, outputs), in double. values: of all nodes.
 
-    The errors of different neurons are as good as independent, so their squares add up. That leaves out neurons which an
-    output does not read, however large they are. Where it gives too much, because errors cancel (max pooling is written
-    as sums that do), the largest number before the outputs sets the limit. 0 where numbers on the way are not finite.
+    The errors of different neurons are as good as independent, so their squares add up. Neurons that an output does not
+    read have no part in it, however large they are. Where it is too much because errors cancel, as in the sums that
+    stand for max pooling, the largest number before the outputs sets the limit. 0 where numbers on the way are not
+    finite.
     """
     unit = torch.finfo(values[0].dtype).eps
     network = network.to(dtype=torch.float64)  # squares need twice the range
@@ -61,7 +62,7 @@ def _carried(network: Network, values: list[Tensor], own: list[Tensor], power: L
 
 
 def _sizes(network: Network, values: list[Tensor]) -> list[Tensor]:
-    """The sum of the absolute values that each node adds up, which its value may be much smaller than; 0 at the input."""
+    """The sum of the absolute values that each node adds up, which its value may be far below; 0 at the input."""
     nodes = zip(network.nodes[1:], values[1:], strict=True)
     return [torch.zeros_like(values[0]), *(_size(n, value, [values[j] for j in n.inputs]) for n, value in nodes)]
 
