@@ -372,3 +372,19 @@ def test_a_missing_package_is_named(package: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(CheckpointError, match=rf"{package} package: pip install lipgraft\[onnx\]"):
         load_onnx(path)
+
+
+def test_a_large_neuron_does_not_hide_a_wrong_output_that_does_not_read_it(tmp_path: Path) -> None:
+    """(relu(x_0) + c, 1e-6 relu(x_1 + 1e6)), read from one file and compared with another."""
+
+    def saved(name: str, c: float) -> Path:
+        g = Graph([1, 2])
+        g.add("Relu", g.add("Add", g.last, g.number(np.array([0.0, 1e6], np.float32))))
+        g.add("MatMul", g.last, g.number(np.diag(np.array([1.0, 1e-6], np.float32))))
+        g.add("Add", g.last, g.number(np.array([c, 0.0], np.float32)))
+        return g.save(tmp_path / name, [1, 2])
+
+    judge, x = OnnxRuntime(saved("net.onnx", 1.0)), torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+    check_import(load_onnx(tmp_path / "net.onnx"), judge, x)
+    with pytest.raises(UnsupportedOperationError, match="in output 0"):
+        check_import(load_onnx(saved("other.onnx", 1.01)), judge, x)

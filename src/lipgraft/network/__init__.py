@@ -1,7 +1,7 @@
 """Any nn.Module of the supported set as a small graph of affine nodes and activations."""
 
 from lipgraft.network.activations import activation_calls
-from lipgraft.network.build import agree, rounding_tolerance, trace
+from lipgraft.network.build import agree, trace
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.evaluation import call, evaluated, like, subject
 from lipgraft.network.graph import (
@@ -21,6 +21,7 @@ from lipgraft.network.graph import (
 from lipgraft.network.lowering import Builder, Ref, lowers_function, lowers_method, lowers_module
 from lipgraft.network.precision import full_precision, ordinary, ordinary_tensors, stepwise
 from lipgraft.network.rewrite import expanded, kinks_at_zero
+from lipgraft.network.rounding import rounding_errors, rounding_tolerance
 from lipgraft.network.tracing import trace_fx
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "lowers_module",
     "ordinary",
     "ordinary_tensors",
+    "rounding_errors",
     "rounding_tolerance",
     "stepwise",
     "subject",

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipgraft.bounds.numerics import guard_lower
 from lipgraft.box import Box
-from lipgraft.network import evaluate
+from lipgraft.network import evaluate, rounding_errors
 from lipgraft.network.graph import Activation, Network
 from lipgraft.network.nodes import Cache
 from lipgraft.sensitivity.chain_rule import slope_at, walk_back
@@ -83,22 +83,15 @@ def differentiable(network: Network, values: list[Tensor]) -> Tensor:
     Beside every value go an upper bound of its rounding error, and whether it moves at all near this point: what only
     inactive ReLUs feed does not, and its kink does not matter.
     """
-    unit = torch.finfo(values[0].dtype).eps
     smooth = torch.ones(len(values[0]), dtype=torch.bool, device=values[0].device)
-    errors, moving = [torch.zeros_like(values[0])], [torch.ones_like(values[0])]
-    for i, node in enumerate(network.nodes[1 : network.output + 1], 1):
+    errors, moving = rounding_errors(network, values), [torch.ones_like(values[0])]
+    for node in network.nodes[1 : network.output + 1]:
         moves = (node.absolute(*(moving[j] for j in node.inputs), constant=False) > 0).to(values[0].dtype)
         if isinstance(node, Activation):
-            z, error = values[node.inputs[0]], errors[node.inputs[0]]
-            at_kink, flat = _near_kinks(node, z, error)
-            smooth &= ~(at_kink & (moving[node.inputs[0]] > 0)).flatten(1).any(1)
-            error = node.absolute(error, constant=False) + 4 * unit * values[i].abs()
-            error, moves = torch.where(flat, 0.0, error), torch.where(flat, 0.0, moves)
-        else:
-            # n products and additions err by at most n + 1 units of the sum of the terms' absolute values.
-            units = unit * (node.terms + 1)
-            error = units * node.absolute(*(errors[j] / units + values[j].abs() for j in node.inputs))
-        errors.append(error)
+            (j,) = node.inputs
+            at_kink, flat = _near_kinks(node, values[j], errors[j])
+            smooth &= ~(at_kink & (moving[j] > 0)).flatten(1).any(1)
+            moves = torch.where(flat, 0.0, moves)
         moving.append(moves)
     return smooth
 

@@ -64,6 +64,9 @@ class Scale(Affine):
     def magnitude(self) -> Scale:
         return replace(self, scale=self.scale.abs())
 
+    def squared(self) -> Scale:
+        return replace(self, scale=self.scale.square())
+
     def interval(self, *inputs: Interval) -> Interval:
         lb, ub = (self.scale * end for end in inputs[0])
         return torch.minimum(lb, ub) + self.shift, torch.maximum(lb, ub) + self.shift

@@ -100,6 +100,10 @@ class Affine(Node):
         """The node with |W| in place of W."""
         return self
 
+    def squared(self) -> Self:
+        """The node with the squares of W's numbers in place of W."""
+        return self
+
     def absolute(self, *inputs: Tensor, constant: bool = True) -> Tensor:
         out = self.magnitude().linear(*inputs)
         return out if self.constant is None or not constant else out + self.constant.abs()
@@ -156,6 +160,9 @@ class Weighted(Affine):
 
     def magnitude(self) -> Self:
         return replace(self, weight=self.weight.abs())
+
+    def squared(self) -> Self:
+        return replace(self, weight=self.weight.square())
 
     @property
     def terms(self) -> int:
