@@ -95,7 +95,9 @@ def test_every_row_of_every_experiment_is_measured(name: str, everything: tuple[
             assert set(model["lipschitz"]) == set(asked.recipe.lipschitz.notions)
             assert all(value > 0 for value in model["lipschitz"].values())
             assert (model["grafted"] > 0) == (row.graft is not None)
+            assert model["paper"] == row.paper
             assert (model["published"] is None) == (row.paper is None)
+            assert all(made in content["made"] for made in model["made"])
 
 
 @pytest.mark.parametrize("name", NAMES)
