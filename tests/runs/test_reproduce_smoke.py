@@ -95,7 +95,9 @@ def test_every_row_of_every_experiment_is_measured(name: str, everything: tuple[
             assert set(model["lipschitz"]) == set(asked.recipe.lipschitz.notions)
             assert all(value > 0 for value in model["lipschitz"].values())
             assert (model["grafted"] > 0) == (row.graft is not None)
+            assert model["paper"] == row.paper
             assert (model["published"] is None) == (row.paper is None)
+            assert all(made in content["made"] for made in model["made"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -148,6 +150,18 @@ def test_another_setting_redoes_what_depends_on_it_and_nothing_else(copy: Callab
     assert content["runs"][0]["counts"]["certified"] == 5
     words = {what.rpartition(": ")[2] for what in heard.made}
     assert words == {"certifying 5 images", "unstable neurons and margins", "images to look at"}
+
+
+def test_another_seed_has_a_table_of_its_own_beside_the_first(copy: Callable[..., Path]) -> None:
+    out, heard = copy("lipschitz"), Heard()
+    before = (out / "lipschitz/results.json").read_bytes()
+    experiment = chosen([load_experiment("lipschitz", "smoke", {"seed": 1})], ["baseline"])[0]
+    reproduce(experiment, out, announce=heard)
+    assert (out / "lipschitz/results.json").read_bytes() == before
+    content = results(out, "lipschitz-seed1")
+    assert content["seed"] == 1
+    assert content["command"].endswith("--set seed=1")
+    assert heard.kept == []  # nothing of another seed is taken for it
 
 
 def test_some_rows_first_and_the_others_later_give_the_whole_table(

@@ -19,7 +19,7 @@ GROUPS = {  # what is drawn alike: marker, files
     "40 epochs": ("^", ("no-loss-40", "slope-vs-rs")),
     "published settings": (
         "s",
-        ("published-settings-table1", "published-settings-table2", "published-settings-tradeoff"),
+        ("published-settings/table1", "published-settings/table2", "published-settings/tradeoff"),
     ),
 }
 COLOURS = {
@@ -71,7 +71,7 @@ def main() -> None:
     axes.plot([], [], ".", color=GREY, alpha=0.5, label="other readings")
     axes.plot([], [], "o", color=GREY, markerfacecolor="none", markersize=10, label="the paper")
     axes.plot(*zip(*best(points), strict=True), "--", color=GREY, linewidth=1, zorder=0, label="best trade-off")
-    for model in [*rows("published-settings-table1"), *rows("published-settings-table2")]:
+    for model in [*rows("published-settings/table1"), *rows("published-settings/table2")]:
         theirs = model["published"]
         where = (theirs["sa"], theirs["va"])
         axes.plot(*where, "o", color=colour(model["title"]), markerfacecolor="none", markersize=11)

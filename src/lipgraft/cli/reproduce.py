@@ -43,6 +43,7 @@ EPILOG = example(
     "lipgraft reproduce --list",
     "lipgraft reproduce table1 --only cnn-b --data-root data",
     "lipgraft reproduce all --scale smoke",
+    "lipgraft reproduce --overview runs/reproduce",
 )
 ALL = "all"
 
@@ -71,18 +72,28 @@ def reproduce(
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     show: Annotated[bool, typer.Option("--list", help="List the tables and their work, and stop.")] = False,
+    overview: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Set the results in DIR/*/*.json beside the whole paper, in DIR/README.md with a figure, and stop.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Run the experiments of the paper and set their figures beside the published ones.
 
     What is finished is kept, and what experiments share is made once: after Ctrl-C or a crash, the same command goes
     on where it stopped. Each table's folder gets results.json, table.md and report.html, anew after every row, with all
-    rows that are finished.
+    rows that are finished; with --seed 1 that folder is NAME-seed1.
     """
     given = {"seed": seed, "threads": threads}
     changes = {**parse_set(set_), **{key: value for key, value in given.items() if value is not None}}
     if show:
         _list(scale, changes, json)
+        return
+    if overview is not None:
+        _overview(overview, json)
         return
     if not table:
         raise SettingsError(f"which table? Known: {', '.join(runs.experiment_names())}, or {ALL}.")
@@ -107,7 +118,7 @@ def reproduce(
         )
         found.append(experiment_summary(results))
         if not json:
-            _show(results, folder / experiment.name)
+            _show(results, folder / experiment.folder)
     if json:
         print_json(found)
 
@@ -128,6 +139,18 @@ def _show(results: ExperimentResults, folder: Path) -> None:
         console.print(printable(undecided(run)), markup=False, highlight=False)
     say(f"Table: {(folder / 'table.md').resolve()}")
     say(f"Report: {(folder / 'report.html').resolve()}")
+
+
+def _overview(folder: Path, json: bool) -> None:
+    found = runs.write_overview(folder)
+    page = (folder / "README.md").resolve()
+    if json:
+        rows = [{"key": row.key, "findings": [vars(one) for one in row.found]} for row in found.rows]
+        print_json({"page": str(page), "rows": rows})
+        return
+    measured = sum(bool(row.found) for row in found.rows)
+    say(f"{measured} of {len(found.rows)} published rows are measured.")
+    say(f"Page: {page}")
 
 
 def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:

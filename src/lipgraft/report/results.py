@@ -63,7 +63,8 @@ class ModelResult:
 
     lipschitz: mean over images by notion; the table shows the first. margins: the certified lower bound of the worst
     margin of each correctly classified image, by one bound method for all models. seconds: of each stage of the run.
-    over: how many images each measure speaks of, by its name.
+    over: how many images each measure speaks of, by its name. paper: the key of `published`.
+    made: commits and devices that its stages were made with.
     """
 
     name: str
@@ -78,8 +79,10 @@ class ModelResult:
     margins: tuple[float, ...] = ()
     images: tuple[ImageResult, ...] = ()
     published: Published | None = None
+    paper: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     over: Mapping[str, int] = field(default_factory=dict)
+    made: tuple[Mapping[str, str], ...] = ()
 
     @property
     def grafted(self) -> bool:

@@ -153,6 +153,8 @@ def summary(results: RunResults) -> dict[str, Any]:
                     "grafted": sum(layer.grafted for layer in m.layers),
                     "neurons": sum(layer.neurons for layer in m.layers),
                     "seconds": dict(m.seconds),
+                    "made": [dict(one) for one in m.made],
+                    "paper": m.paper,
                     "published": None if m.published is None else asdict(m.published),
                 }
                 for m in results.models

@@ -3,6 +3,7 @@
 from lipgraft.runs.certification import verify_run
 from lipgraft.runs.experiment import SCALES, Experiment, chosen, experiment_names, load_experiment
 from lipgraft.runs.fingerprint import Identity
+from lipgraft.runs.overview import write_overview
 from lipgraft.runs.pipeline import report, run
 from lipgraft.runs.recipe import (
     AttackSettings,
@@ -50,4 +51,5 @@ __all__ = [
     "run",
     "verify_run",
     "workload",
+    "write_overview",
 ]

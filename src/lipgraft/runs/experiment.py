@@ -90,6 +90,15 @@ class Experiment:
     changes: Mapping[str, Any] = field(default_factory=dict)
     only: tuple[str, ...] = ()
 
+    @property
+    def seed(self) -> int:
+        return self.runs[0].recipe.seed
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder beside those of the others; each seed but 0 has its own."""
+        return f"{self.name}-seed{self.seed}" if self.seed else self.name
+
 
 def experiment_names() -> list[str]:
     """In the order of the paper's tables, then figures and extras by name."""

@@ -34,11 +34,11 @@ def reproduce(
 ) -> ExperimentResults:
     """Run the rows of an experiment that were asked for, or go on with them; write results.json, table.md, report.html.
 
-    out: a folder for all experiments; this one's is out/NAME, with a run directory for each of its runs. The table is
-    written anew whenever a row is finished, and holds every finished row of the experiment with the same settings,
-    whenever it was asked for.
+    out: a folder for all experiments; this one's is out/NAME, or out/NAME-seed1 with another seed than 0, with a run
+    directory for each of its runs. The table is written anew whenever a row is finished, and holds every finished row
+    of the experiment with the same settings, whenever it was asked for.
     """
-    folder = Path(out) / experiment.name
+    folder = Path(out) / experiment.folder
 
     def finished(_: ModelRecipe) -> None:
         _write_table(folder, found(experiment, out))
@@ -69,7 +69,7 @@ def found(experiment: Experiment, out: str | Path) -> ExperimentResults:
     missing: list[str] = []
     unasked: list[str] = []
     for one in experiment.runs:
-        path = Path(out) / experiment.name / one.name
+        path = Path(out) / experiment.folder / one.name
         done = _finished(one, path)
         missing += [f"{one.name}/{name}" for name in one.asked if name not in done]
         unasked += [f"{one.name}/{name}" for name in done if name not in one.asked]
@@ -82,7 +82,7 @@ def found(experiment: Experiment, out: str | Path) -> ExperimentResults:
         about=experiment.about,
         scale=experiment.scale,
         command=_command(experiment, unasked),
-        seed=experiment.runs[0].recipe.seed,
+        seed=experiment.seed,
         runs=tuple(runs),
         missing=tuple(missing),
         changes=experiment.changes,

@@ -90,6 +90,7 @@ def _model(run: RunDirectory, model: ModelRecipe) -> ModelResult:
         margins=tuple(bounds["margins"]),
         images=tuple(map(_image, read_model(run.store, model.name))),
         published=None if model.paper is None else published(model.paper),
+        paper=model.paper,
         seconds=_seconds(run, model),
         over={
             "sa": accuracy["count"],
@@ -101,6 +102,7 @@ def _model(run: RunDirectory, model: ModelRecipe) -> ModelResult:
             "time": certified["reached"],
             "lipschitz": lipschitz["count"],
         },
+        made=_made(run, [model]),
     )
 
 
