@@ -125,13 +125,14 @@ def evaluation_error(node: Node, inputs: Sequence[Interval]) -> Tensor | None:
     """How far float32 hardware, adding up in any order, may be from the node's real value at the inputs that it is
     given: (B, *shape); None: not at all. inputs: sound intervals of these inputs.
 
-    gamma_n of float32 times the absolute values that are added up, and what flushing denormal products loses.
+    gamma_n of float32 times the absolute values that are added up, and what flushing denormal products loses. n has
+    room for a node to be computed in a few steps, as an exported graft or a normalisation is.
     """
     if isinstance(node, Activation) and node.graft is None and node.curve.slopes == (0.0, 1.0):
         return None  # max(z, 0) is exact
     if isinstance(node, Reshape | Pad):
         return None
-    n = PER_NODE if isinstance(node, Activation) else node.terms + 1
+    n = PER_NODE if isinstance(node, Activation) else node.terms + PER_NODE
     sizes = [torch.maximum(lower.abs(), upper.abs()) for lower, upper in inputs]
     error = n * SINGLE / (1 - n * SINGLE) * node.absolute(*sizes) + n * FLUSHED_SINGLE
     return SPARE_SINGLE * error

@@ -1,6 +1,7 @@
 """ONNX and VNNLIB, in and out. onnx and onnxruntime are imported when a file is first touched."""
 
 from lipgraft.interop.bundle import Bundle, export_bundle, robustness_vnnlib
+from lipgraft.interop.certificates import CertificateFolder
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.export import export_onnx
 from lipgraft.interop.instances import InstancesSummary, read_instances, verify_instances
@@ -20,6 +21,7 @@ FORMATS[".onnx"] = FileFormat(load_onnx, export_onnx)
 
 __all__ = [
     "Bundle",
+    "CertificateFolder",
     "Conjunction",
     "Counterexample",
     "InstanceResult",

@@ -31,14 +31,19 @@ def export_onnx(
     """
     network = model if isinstance(model, Network) else trace(model, input_shape or shape_of(model))
     network = network.to(dtype=torch.float32, device="cpu")
-    writer = OnnxWriter(network.input_shape)
-    names = [writer.input]
-    for node in network.nodes[1:]:
-        names.append(node.onnx(writer, [names[i] for i in node.inputs], writer.unique(node.name)))
-    atomic_write_bytes(path, writer.finish(names[network.output], network.output_shape))
+    atomic_write_bytes(path, serialised(network))
     if check and isinstance(model, nn.Module):
         _check(model, network.input_shape, OnnxRuntime(path))
     return network
+
+
+def serialised(network: Network, dtype: torch.dtype = torch.float32) -> bytes:
+    """The graph as the bytes of an .onnx file, the same for the same graph."""
+    writer = OnnxWriter(network.input_shape, dtype)
+    names = [writer.input]
+    for node in network.nodes[1:]:
+        names.append(node.onnx(writer, [names[i] for i in node.inputs], writer.unique(node.name)))
+    return writer.finish(names[network.output], network.output_shape)
 
 
 def shape_of(model: nn.Module) -> tuple[int, ...]:

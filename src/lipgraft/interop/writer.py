@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lipgraft.interop.optional import need
@@ -15,13 +16,13 @@ OPSET, IR_VERSION = 13, 8  # old enough for every verifier, new enough for every
 
 
 class OnnxWriter:
-    """Operators with one result each, named like the result; float32; the batch axis is open."""
+    """Operators with one result each, named like the result, in one type; the batch axis is open."""
 
     input = "input"
     output = "output"
 
-    def __init__(self, input_shape: Sequence[int]) -> None:
-        self.input_shape = tuple(input_shape)
+    def __init__(self, input_shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
+        self.input_shape, self.dtype = tuple(input_shape), dtype
         self._helper, self._numpy = need("onnx.helper"), need("onnx.numpy_helper")
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
@@ -37,6 +38,7 @@ class OnnxWriter:
         return free
 
     def constant(self, name: str, tensor: Tensor) -> str:
+        tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
         array = tensor.detach().cpu().contiguous().numpy()
         if name in self._names:
             name = self.unique(name)
@@ -57,7 +59,8 @@ class OnnxWriter:
         for node in self._nodes:
             for names in (node.input, node.output):
                 names[:] = [self.output if name == result else name for name in names]
-        helper, kind = self._helper, need("onnx").TensorProto.FLOAT
+        helper, types = self._helper, need("onnx").TensorProto
+        kind = types.DOUBLE if self.dtype == torch.float64 else types.FLOAT
         graph = helper.make_graph(
             self._nodes,
             "lipgraft",

@@ -292,8 +292,9 @@ def _to_values(row: Row) -> tuple[object, ...]:
 def _row(values: tuple[Any, ...]) -> Row:
     image, label, status, reason, method, margin, seconds, subproblems, unstable, example, correct, attacked = values
     point = None if example is None else _from_bytes(example)
-    flags = (None if flag is None else bool(flag) for flag in (correct, attacked))
-    return Row(image, label, Verdict(status, reason, point, margin, seconds, method, subproblems, unstable, *flags))
+    right, tried = (None if flag is None else bool(flag) for flag in (correct, attacked))
+    measured = (margin, seconds, method, subproblems, unstable)
+    return Row(image, label, Verdict(status, reason, point, *measured, correct=right, attacked=tried))
 
 
 def _to_bytes(point: Tensor) -> bytes:

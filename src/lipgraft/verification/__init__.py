@@ -2,6 +2,7 @@
 
 from lipgraft.verification.api import verify, verify_stream
 from lipgraft.verification.branch_and_bound.branching import BRANCHING
+from lipgraft.verification.certificate import Certificate
 from lipgraft.verification.measures import Measures, measure
 from lipgraft.verification.settings import AttackSettings, BranchSettings, Limits, OptimiseSettings, VerifySettings
 from lipgraft.verification.verdict import Verdict
@@ -10,6 +11,7 @@ __all__ = [
     "BRANCHING",
     "AttackSettings",
     "BranchSettings",
+    "Certificate",
     "Limits",
     "Measures",
     "OptimiseSettings",

@@ -56,10 +56,12 @@ def verify_stream(
     high: float | None = 1.0,
     settings: VerifySettings | None = None,
     watch: Watch | None = None,
+    certificates: bool = False,
 ) -> Iterator[Decided]:
     """`verify`, delivering (place in the batch, verdict) as images end. Wrong arguments are refused before the first.
 
     watch: called after every round of branch and bound with the number of subproblems bounded in it.
+    certificates: verdicts of verified images come with what it takes to check them (see `interop.CertificateFolder`).
     """
     began = time.perf_counter()
     chosen = settings or VerifySettings()
@@ -70,4 +72,4 @@ def verify_stream(
     y = labels(y, len(x), x.device)
     if len(x) == 0:
         return iter(())
-    return cascade(Job.of(model, x, y, eps, low, high, chosen, began), watch)
+    return cascade(Job.of(model, x, y, eps, low, high, chosen, began, certificates=certificates), watch)

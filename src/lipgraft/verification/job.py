@@ -17,6 +17,7 @@ from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.inputs import any_pixel, check_classes, labels, pixels, radii
 from lipgraft.network import Graft, Network, Node, call, evaluated, full_precision, kinks_at_zero, like, subject, trace
 from lipgraft.rounding import within
+from lipgraft.verification.certificate import Drafts
 from lipgraft.verification.ledger import Ledger
 from lipgraft.verification.settings import VerifySettings
 
@@ -59,8 +60,13 @@ class Job:
         high: float | None,
         settings: VerifySettings,
         began: float | None = None,
+        *,
+        certificates: bool = False,
     ) -> Job:
-        """began: when the call began, by time.perf_counter; `total_seconds` counts from there."""
+        """began: when the call began, by time.perf_counter; `total_seconds` counts from there.
+
+        certificates: proofs are kept, and come with the verdicts.
+        """
         with full_precision():
             model = subject(model)
             x = pixels(x, low, high, like=like(model, x))
@@ -73,7 +79,8 @@ class Job:
         finite = torch.isfinite(x).flatten(1).all(1)
         x = torch.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, any_pixel(low, high))
         box, inner = Box.linf(x, radius, low=low, high=high), Box.inside(x, radius, low=low, high=high)
-        ledger = Ledger(len(x), x.device, began)
+        drafts = _drafts(proof, settings) if certificates else None
+        ledger = Ledger(len(x), x.device, began, drafts)
         return Job(model, network, proof, x, y, radius, box, inner, finite, low, high, settings, ledger)
 
     # --- what the model says
@@ -130,6 +137,17 @@ class Job:
 
     def index(self, images: list[int]) -> Tensor:
         return torch.tensor(images, dtype=torch.int64, device=self.x.device)
+
+
+def _drafts(proof: Network | None, settings: VerifySettings) -> Drafts:
+    if proof is None:
+        raise SettingsError("certificates need arithmetic: sound; a fast proof does not look at rounding.")
+    if not Drafts.possible(proof):
+        raise SettingsError(
+            "certificates can be written for networks of ReLU, leaky ReLU, max pooling, hardtanh and lines alone; this "
+            "one has a smooth activation, or one that its output does not read."
+        )
+    return Drafts(proof, settings.speaks_of)
 
 
 def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:

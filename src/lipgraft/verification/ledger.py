@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from lipgraft.verification.certificate import Drafts
 from lipgraft.verification.verdict import Status, Verdict
 
 T = TypeVar("T")
@@ -36,8 +37,11 @@ class Ledger:
     seconds: as verdicts report them, without the attack; spent: everything, which the limit counts.
     """
 
-    def __init__(self, images: int, device: torch.device, began: float | None = None) -> None:
-        """began: when the whole call began, by time.perf_counter; by default now."""
+    def __init__(
+        self, images: int, device: torch.device, began: float | None = None, drafts: Drafts | None = None
+    ) -> None:
+        """began: when the whole call began, by time.perf_counter; by default now. drafts: proofs to be kept, if any."""
+        self.drafts = drafts
         self.device = device
         self.began = time.perf_counter() if began is None else began
         self.seconds = [0.0] * images
@@ -92,6 +96,11 @@ class Ledger:
     ) -> Decided:
         """The image's verdict. method, margin: those noted last, unless given."""
         known = self.margin[image] if margin is None else margin
+        certificate = None
+        if self.drafts is not None and status == "verified":
+            certificate = self.drafts.finish(image)
+        elif self.drafts is not None:
+            self.drafts.drop(image)
         return image, Verdict(
             status=status,
             reason=reason,
@@ -103,6 +112,7 @@ class Ledger:
             unstable=self.unstable[image],
             correct=self.correct[image],
             attacked=self.attacked[image],
+            certificate=certificate,
         )
 
     def failed(self, image: int, reason: str) -> Decided:

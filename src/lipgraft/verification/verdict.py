@@ -7,6 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from lipgraft.verification.certificate import Certificate
+
 Status = Literal["verified", "falsified", "unknown", "error"]
 
 # Images that these methods decide never reach the verifier proper.
@@ -30,6 +32,7 @@ class Verdict:
     correct: whether the model classifies the image itself correctly; None: it was never asked. attacked: whether the
     attack before the verifier had its turn with the image (one that is misclassified anyway needs none); None: results
     of older versions, which did not say.
+    certificate: of a verified image, where certificates were asked for.
     """
 
     status: Status
@@ -42,6 +45,7 @@ class Verdict:
     unstable: float | None = None
     correct: bool | None = None
     attacked: bool | None = None
+    certificate: Certificate | None = None
 
     @property
     def reached_verifier(self) -> bool:

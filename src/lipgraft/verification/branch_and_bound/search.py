@@ -218,6 +218,8 @@ class BranchAndBound:
         rows = torch.nonzero(good).flatten()
         bound = sub.bound.index_copy(0, rows, self._proved_bounds(sub.at(rows)))
         good = proved(bound)
+        if self.job.ledger.drafts is not None:
+            self.job.ledger.drafts.add(self.images, sub.at(good & self._alive()[sub.image]))
         return replace(sub, bound=torch.where(good, bound, bound.clamp(max=0))), good
 
     def _proved_bounds(self, sub: Subproblems) -> Tensor:
@@ -305,7 +307,11 @@ class BranchAndBound:
             return leaf.bound
         one = leaves.at(slice(row, row + 1))
         beta = one.beta.new_zeros(one.beta.shape).masked_scatter(one.sign != 0, leaf.beta.to(one.beta))
-        return float(self._proved_bounds(replace(one, bound=torch.full_like(one.bound, leaf.bound), beta=beta)))
+        one = replace(one, bound=torch.full_like(one.bound, leaf.bound), beta=beta)
+        bound = self._proved_bounds(one)
+        if self.job.ledger.drafts is not None:
+            self.job.ledger.drafts.add(self.images, one.at(proved(bound)))
+        return float(bound)
 
 
 def worst_rows(image: Tensor, margin: Tensor, images: int) -> Tensor:

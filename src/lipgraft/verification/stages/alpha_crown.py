@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,11 @@ def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
         intervals = left.intervals
         if branches:  # all subproblems of an image gain by tighter neurons
             alpha = AlphaSettings(settings.refine_iterations, settings.lr, settings.decay)
-            sound = None if job.proof is None or left.rounding is None else Sound(job.proof, left.rounding, left.errors)
+            drafts = job.ledger.drafts
+            keep = None if drafts is None else partial(drafts.improved, images)
+            sound = None
+            if job.proof is not None and left.rounding is not None:
+                sound = Sound(job.proof, left.rounding, left.errors, keep)
             intervals = refine(job.network, intervals, settings.refine, alpha, job.settings.branch.batch, late, sound)
         shared = _shared(job, index, intervals, left)
         sub, broken = _margins(job, images, shared, left.target, margins, late)
@@ -103,9 +109,10 @@ def _margins(
                 where, goal, found.bound, alpha, torch.zeros_like(where), function.neuron, function.sign, beta
             )
             better = torch.nonzero(found.bound > bound).flatten()
-            bound = bound.index_copy(
-                0, better, torch.maximum(shared.proved_bounds(here.at(better), size), bound[better])
-            )
+            sure = torch.maximum(shared.proved_bounds(here.at(better), size), bound[better])
+            bound = bound.index_copy(0, better, sure)
+            if job.ledger.drafts is not None:
+                job.ledger.drafts.add(shared, here.at(better[proved(sure)]))
             margins[where, row[some]] = bound
             point = shared.corner(where, found.rows)
             broken |= _confirmed(job, images, where, point, shared.margin_at(where, point))

@@ -69,6 +69,8 @@ def crown(job: Job, images: list[int]) -> Outcome[OpenMargins]:
         margins = guard_lower(bound_specification(prepared, C[:, None], METHODS["crown"][1], AlphaSettings())[:, 0])
         margins = round_down(margins, job.x.dtype)
         ledger.note(images, margins, "crown")
+        if ledger.drafts is not None:
+            ledger.drafts.begin(images, job.y[index], (job.box.lower[index], job.box.upper[index]), prepared)
         for image, share in zip(images, unstable_share(prepared).tolist(), strict=True):
             ledger.unstable[image] = share
         done = proved(margins).all(1).tolist()

@@ -1,0 +1,77 @@
+"""A folder of certificates: the network once, and a file for every proof and counterexample. See docs/proofs.md."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipgraft.errors import SettingsError
+from lipgraft.files import atomic_write_bytes, check_folder
+from lipgraft.interop.export import serialised
+from lipgraft.network import Network
+from lipgraft.verification import Certificate
+
+NETWORK = "network.onnx"
+VERSION = 1
+
+
+class CertificateFolder:
+    """Writes certificates of one network into a folder."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """path: made if it is not there; one with certificates of the same network gets more of them."""
+        self.path = check_folder(Path(path))
+        self._network: tuple[Network, str] | None = None
+
+    def has(self, number: int) -> bool:
+        """Whether the proof of image `number` is there."""
+        return self._proof(number).is_file()
+
+    def put(self, number: int, certificate: Certificate, **facts: Any) -> int:
+        """Write the proof of image `number`; returns its size in bytes. facts: to be read by people alone."""
+        meta = {
+            "format": "lipgraft-certificate",
+            "network": self._fingerprint(certificate.network),
+            "speaks_of": certificate.speaks_of,
+            "claim": "class",
+            "label": certificate.label,
+        }
+        return _write(self._proof(number), {**meta, **facts}, certificate.arrays)
+
+    def put_counterexample(self, number: int, label: int, point: Tensor, box: tuple[Tensor, Tensor]) -> int:
+        """Write a misclassified point, (*shape), of the box of image `number`."""
+        arrays = {name: t.cpu().numpy() for name, t in (("x", point), ("lower", box[0]), ("upper", box[1]))}
+        path = self.path / f"{number:06d}.counterexample.npz"
+        return _write(path, {"format": "lipgraft-counterexample", "label": label}, arrays)
+
+    def _proof(self, number: int) -> Path:
+        return self.path / f"{number:06d}.npz"
+
+    def _fingerprint(self, network: Network) -> str:
+        """The network's file, written before the first proof that speaks of it: its SHA-256."""
+        if self._network is None or self._network[0] is not network:
+            content = serialised(network.to(device="cpu"), torch.float64)
+            path = self.path / NETWORK
+            if path.exists() and path.read_bytes() != content:
+                raise SettingsError(f"{self.path} has certificates of another network; choose another folder.")
+            if not path.exists():
+                atomic_write_bytes(path, content)
+            self._network = network, hashlib.sha256(content).hexdigest()
+        return self._network[1]
+
+
+def _write(path: Path, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> int:
+    text = json.dumps({**meta, "version": VERSION}, sort_keys=True).encode()
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, meta=np.frombuffer(text, np.uint8), **arrays)
+    content = buffer.getvalue()
+    atomic_write_bytes(path, content)
+    return len(content)

@@ -1,0 +1,232 @@
+"""What it takes to check a proof without searching for it again: the bounds, lines, multipliers and splits it rests on.
+
+`Drafts` collects them while images are on their way. The arrays are those of the file format in docs/proofs.md.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.alpha_crown import coded
+from lipgraft.bounds.crown import Prepared
+from lipgraft.bounds.layout import Layout
+from lipgraft.bounds.refine import Improved
+from lipgraft.bounds.relaxations import unstable
+from lipgraft.network.graph import Network
+from lipgraft.verification.branch_and_bound.images import Images
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """The proof of one image: arrays by name, and what it is about. network: in double precision, in which it holds."""
+
+    arrays: dict[str, Array]
+    label: int
+    speaks_of: str
+    network: Network
+
+    @property
+    def leaves(self) -> int:
+        return len(self.arrays["leaf_row"])
+
+
+@dataclass(frozen=True, eq=False)
+class _Leaves:
+    """Some proved subproblems of one image, on the CPU."""
+
+    target: Array
+    code: Array
+    depth: Array
+    neuron: Array
+    sign: Array
+    beta: Array
+
+
+@dataclass(eq=False)
+class _Draft:
+    """unstable: flat places of the neurons that CROWN leaves unstable, with their bounds; open: of those that have
+    lines to choose in branch and bound, in the order of the leaves' codes.
+    """
+
+    label: int
+    box: tuple[Array, Array]
+    unstable: Array
+    bounds: tuple[Array, Array]
+    open: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    refined: list[dict[str, Array]] = field(default_factory=list)
+    leaves: list[_Leaves] = field(default_factory=list)
+
+
+class Drafts:
+    """Proofs in the making, by image."""
+
+    def __init__(self, network: Network, speaks_of: str) -> None:
+        """network: the one that proofs are made with."""
+        self.network, self.speaks_of = network, speaks_of
+        self.layout = Layout.of(network, network.output)
+        self.drafts: dict[int, _Draft] = {}
+
+    @staticmethod
+    def possible(network: Network) -> bool:
+        """Whether proofs about this network can be written down: it bends at zero alone, and every bend matters."""
+        places = Layout.of(network, network.output).places
+        kinds = all(node.curve.splits_at_zero and node.curve.slopes[0] >= 0 for _, node in network.activations())
+        return kinds and all(i in places for i, _ in network.activations())
+
+    def begin(self, images: Sequence[int], y: Tensor, box: tuple[Tensor, Tensor], prepared: Prepared) -> None:
+        """CROWN's bounds of the neurons of these images. y: (B,); box: both ends, (B, *shape)."""
+        layout = self.layout
+        flat: dict[str, list[Tensor]] = {"loose": [], "lower": [], "upper": []}
+        for i in layout.places:
+            node = layout.activation(i)
+            lower, upper = prepared.intervals[node.inputs[0]]
+            for name, value in (("loose", unstable(node, lower, upper)), ("lower", lower), ("upper", upper)):
+                flat[name].append(value.flatten(1))
+        dtype = box[0].dtype
+        empty = torch.zeros(len(images), 0)
+        loose, lower, upper = (torch.cat(parts, 1).cpu() if parts else empty for parts in flat.values())
+        for place, image in enumerate(images):
+            where = torch.nonzero(loose[place]).flatten()
+            self.drafts[image] = _Draft(
+                int(y[place]),
+                (box[0][place].cpu().numpy(), box[1][place].cpu().numpy()),
+                where.numpy(),
+                (lower[place, where].to(dtype).numpy(), upper[place, where].to(dtype).numpy()),
+            )
+
+    def improved(self, images: Sequence[int], found: Improved) -> None:
+        """Better bounds of neurons. found.image: places in `images`."""
+        layout = Layout.of(self.network, found.target)
+        moved = torch.full((layout.size + 1,), -1, dtype=torch.int64)
+        for i, place in layout.places.items():
+            moved[place] = torch.arange(self.layout.places[i].start, self.layout.places[i].stop)
+        image, neuron = found.image.cpu().numpy(), found.neuron.cpu().numpy()
+        columns = {
+            "bound": found.bound.cpu().numpy(),
+            "open": moved[found.open.cpu()].numpy(),
+            "code": found.code.cpu().numpy(),
+            "side": np.full(len(image), int(found.side), np.int8),
+        }
+        readers = [i for i, node in self.network.activations() if node.inputs[0] == found.target]
+        for place in np.unique(image):
+            draft = self.drafts[images[place]]
+            for i in readers:
+                own = neuron + self.layout.places[i].start
+                rows = (image == place) & np.isin(own, draft.unstable)  # one reader may have grafted the neuron
+                if rows.any():
+                    draft.refined.append({"neuron": own[rows], **{name: c[rows] for name, c in columns.items()}})
+
+    def add(self, images: Images, sub: Subproblems) -> None:
+        """Proved subproblems of these images."""
+        if len(sub) == 0:
+            return
+        order = torch.argsort(sub.image, stable=True)
+        places, counts = torch.unique_consecutive(sub.image[order], return_counts=True)
+        sorted_ = sub.at(order)
+        columns = [
+            t.cpu().numpy()
+            for t in (
+                sorted_.target,
+                coded(sorted_.alpha),
+                sorted_.depth,
+                sorted_.neuron,
+                sorted_.sign.to(torch.int8),
+                sorted_.beta,
+            )
+        ]
+        first = 0
+        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+            draft = self.drafts[int(images.number[place])]
+            mine = images.bounds.open[place].cpu().numpy()
+            draft.open = mine[mine < images.layout.size]
+            end = first + count
+            target, code, depth, neuron, sign, beta = (column[first:end] for column in columns)
+            deepest = int(depth.max())
+            draft.leaves.append(
+                _Leaves(
+                    target,
+                    code[:, : len(draft.open)],
+                    depth,
+                    neuron[:, :deepest],
+                    sign[:, :deepest],
+                    beta[:, :deepest],
+                )
+            )
+            first = end
+
+    def drop(self, image: int) -> None:
+        self.drafts.pop(image, None)
+
+    def finish(self, image: int) -> Certificate | None:
+        """The certificate of an image all of whose margins are proved; what has no leaf was proved by CROWN."""
+        draft = self.drafts.pop(image, None)
+        if draft is None:
+            return None
+        arrays: dict[str, Array] = {"lower": draft.box[0], "upper": draft.box[1]}
+        layers = [self.layout.places[i] for i in self.layout.places]
+        for k, place in enumerate(layers):
+            mine = (draft.unstable >= place.start) & (draft.unstable < place.stop)
+            if mine.any():
+                arrays[f"unstable_{k}"] = (draft.unstable[mine] - place.start).astype(np.int32)
+                arrays[f"lower_{k}"], arrays[f"upper_{k}"] = (end[mine] for end in draft.bounds)
+        number = np.full(self.layout.size + 1, -1, np.int64)  # of each unstable neuron among all of them
+        number[draft.unstable] = np.arange(len(draft.unstable))
+        self._refined(draft, layers, number, arrays)
+        self._leaves(draft, number, arrays)
+        return Certificate(arrays, draft.label, self.speaks_of, self.network)
+
+    def _refined(self, draft: _Draft, layers: list[slice], number: Array, arrays: dict[str, Array]) -> None:
+        by_layer: dict[int, list[dict[str, Array]]] = defaultdict(list)
+        for part in draft.refined:
+            k = next(k for k, place in enumerate(layers) if place.start <= part["neuron"][0] < place.stop)
+            by_layer[k].append(part)
+        for k, parts in by_layer.items():
+            before = int((draft.unstable < layers[k].start).sum())
+            alphas = [_spread(part["code"], part["open"], number, before) for part in parts]
+            arrays[f"refined_{k}_neuron"] = _joined(parts, "neuron").astype(np.int32) - layers[k].start
+            arrays[f"refined_{k}_side"] = _joined(parts, "side")
+            arrays[f"refined_{k}_bound"] = _joined(parts, "bound").astype(draft.bounds[0].dtype)
+            arrays[f"refined_{k}_alpha"] = np.concatenate(alphas)
+
+    def _leaves(self, draft: _Draft, number: Array, arrays: dict[str, Array]) -> None:
+        classes = self.network.output_shape[0]
+        found = {int(t) for part in draft.leaves for t in part.target}
+        rest = [t for t in range(classes) if t != draft.label and t not in found]
+        target = [np.array(rest, np.int64), *(part.target for part in draft.leaves)]
+        depth = [np.zeros(len(rest), np.int64), *(part.depth for part in draft.leaves)]
+        codes = [part.code for part in draft.leaves]
+        open_ = np.broadcast_to(draft.open, (sum(map(len, codes)), len(draft.open)))
+        table = np.concatenate(codes) if codes else np.zeros((0, len(draft.open)), np.uint8)
+        real = [np.arange(part.neuron.shape[1]) < part.depth[:, None] for part in draft.leaves]
+        splits = [(number[part.neuron] + 1) * part.sign for part in draft.leaves]
+        none = np.zeros(0)
+        targets = np.concatenate(target)
+        arrays["leaf_row"] = (targets - (targets > draft.label)).astype(np.int32)
+        arrays["leaf_alpha"] = np.concatenate([np.full(len(rest), -1), np.arange(len(table))]).astype(np.int32)
+        arrays["leaf_depth"] = np.concatenate(depth).astype(np.int32)
+        paths = [split[r] for split, r in zip(splits, real, strict=True)]
+        arrays["leaf_split"] = np.concatenate([none, *paths]).astype(np.int32)
+        betas = [part.beta[r] for part, r in zip(draft.leaves, real, strict=True)]
+        arrays["leaf_beta"] = np.concatenate([none.astype(draft.box[0].dtype), *betas])
+        arrays["alpha"] = _spread(table, open_, number, len(draft.unstable))
+
+
+def _joined(parts: list[dict[str, Array]], name: str) -> Array:
+    return np.concatenate([part[name] for part in parts])
+
+
+def _spread(code: Array, place: Array, number: Array, count: int) -> Array:
+    """Codes (R, U) of the neurons at these places of the flat axis, (R, U), -1 for none, by number: (R, count)."""
+    out = np.zeros((len(code), count + 1), np.uint8)  # the last column takes what belongs to no unstable neuron
+    column = np.where(place >= 0, number[place], count)
+    np.put_along_axis(out, np.where((column < 0) | (column > count), count, column), code, 1)
+    return out[:, :count]
