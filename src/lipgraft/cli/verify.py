@@ -43,6 +43,7 @@ from lipgraft.verification import Measures, VerifySettings, measure
 EPILOG = example(
     "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --count 1000 --timeout 300",
     "lipgraft verify model.safetensors --data digits --eps 0.05 --out runs/digits --arithmetic fast --json",
+    "lipgraft verify model.safetensors --data digits --eps 0.05 --certificates proofs && lipgraft check proofs",
 )
 
 
@@ -72,6 +73,10 @@ def verify(
     total_seconds: Annotated[float | None, typer.Option(help="Wall time for the whole run; default no limit.")] = None,
     arithmetic: ArithmeticOption = None,
     speaks_of: SpeaksOfOption = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for a file per proof and counterexample, for `lipgraft check`."),
+    ] = None,
     set_: VerifierOption = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
@@ -92,6 +97,8 @@ def verify(
     settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device)
     run = check_folder(out or default_run(checkpoint, data, eps))
+    if certificates is not None:
+        check_folder(certificates)
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
     with VerifyProgress(settings=settings) as progress:
@@ -107,6 +114,7 @@ def verify(
             started=progress.started,
             decided=progress.decided,
             watch=progress.bounded,
+            certificates=certificates,
         )
     measures = measure([row.verdict for row in rows])
     if json:
@@ -120,6 +128,8 @@ def verify(
     else:
         _print(measures, f"{checkpoint.name} on {data}, eps {eps:.5g}")
         say(f"Run: {run.resolve()}")
+        if certificates is not None:
+            say(f"Certificates: {certificates.resolve()}; `lipgraft check {certificates}` checks them.")
 
 
 def default_run(checkpoint: Path, data: str, eps: float) -> Path:

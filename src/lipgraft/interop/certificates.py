@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_bytes, check_folder
@@ -36,21 +35,19 @@ class CertificateFolder:
         return self._proof(number).is_file()
 
     def put(self, number: int, certificate: Certificate, **facts: Any) -> int:
-        """Write the proof of image `number`; returns its size in bytes. facts: to be read by people alone."""
+        """Write the proof or counterexample of image `number`; returns its size in bytes.
+
+        facts: to be read by people alone.
+        """
         meta = {
-            "format": "lipgraft-certificate",
+            "format": "lipgraft-certificate" if certificate.is_proof else "lipgraft-counterexample",
             "network": self._fingerprint(certificate.network),
             "speaks_of": certificate.speaks_of,
             "claim": "class",
             "label": certificate.label,
         }
-        return _write(self._proof(number), {**meta, **facts}, certificate.arrays)
-
-    def put_counterexample(self, number: int, label: int, point: Tensor, box: tuple[Tensor, Tensor]) -> int:
-        """Write a misclassified point, (*shape), of the box of image `number`."""
-        arrays = {name: t.cpu().numpy() for name, t in (("x", point), ("lower", box[0]), ("upper", box[1]))}
-        path = self.path / f"{number:06d}.counterexample.npz"
-        return _write(path, {"format": "lipgraft-counterexample", "label": label}, arrays)
+        path = self._proof(number) if certificate.is_proof else self.path / f"{number:06d}.counterexample.npz"
+        return _write(path, {**facts, **meta}, certificate.arrays)
 
     def _proof(self, number: int) -> Path:
         return self.path / f"{number:06d}.npz"

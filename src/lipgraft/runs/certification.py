@@ -11,6 +11,7 @@ from torch import nn
 
 from lipgraft.data import Dataset, images
 from lipgraft.errors import SettingsError
+from lipgraft.interop import CertificateFolder
 from lipgraft.network import full_precision, trace
 from lipgraft.runs.fingerprint import Identity
 from lipgraft.runs.store import RESULTS, ResultStore, Row
@@ -30,11 +31,14 @@ def verify_run(
     started: Callable[[int, list[Row]], None] | None = None,
     decided: Callable[[Row], None] | None = None,
     watch: Callable[[int], None] | None = None,
+    certificates: str | os.PathLike[str] | None = None,
 ) -> list[Row]:
     """Verify `count` test images (all by default) from number `start` on, and return their rows, in order.
 
     out: the run's folder, which gets `results.sqlite`; what it holds already is not done again. started(total, rows) is
     called once with the rows found there, decided(row) for every new one, watch as in `verify_stream`.
+    certificates: a folder that gets a file for every proof and counterexample. An image that was verified before is
+    proved again if its file is not there.
     """
     chosen = settings or VerifySettings()
     size = len(data.x_test)
@@ -43,9 +47,10 @@ def verify_run(
         raise SettingsError(
             f"there are no images to verify; of {size} test images, start must be one and count at least 1."
         )
+    folder = None if certificates is None else CertificateFolder(certificates)
     identity = identity_of(model, data, eps, chosen)
     with ResultStore(Path(out) / RESULTS, identity) as store:
-        before = [row for row in store.rows() if row.image in wanted]
+        before = [row for row in store.rows() if row.image in wanted and (folder is None or _kept(row, folder))]
         if started is not None:
             started(len(wanted), before)
         done = {row.image for row in before}
@@ -54,12 +59,22 @@ def verify_run(
             index = torch.tensor(todo, device=data.x_test.device)
             x, y = images(data.x_test[index]), data.y_test[index]
             labels = y.tolist()
-            for place, verdict in verify_stream(model, x, y, eps, settings=chosen, watch=watch):
+            stream = verify_stream(
+                model, x, y, eps, settings=chosen, watch=watch, certificates=certificates is not None
+            )
+            for place, verdict in stream:
                 row = Row(todo[place], labels[place], verdict)
+                if folder is not None and verdict.certificate is not None:  # before the verdict that rests on it
+                    facts = {"data": data.name, "image": row.image, "eps": eps, "margin": verdict.margin}
+                    folder.put(row.image, verdict.certificate, **facts)
                 store.put(row)
                 if decided is not None:
                     decided(row)
         return [row for row in store.rows() if row.image in wanted]
+
+
+def _kept(row: Row, folder: CertificateFolder) -> bool:
+    return row.verdict.status != "verified" or folder.has(row.image)
 
 
 def identity_of(model: nn.Module, data: Dataset, eps: float, settings: VerifySettings) -> Identity:

@@ -18,6 +18,7 @@ from lipgraft.bounds.crown import Prepared
 from lipgraft.bounds.layout import Layout
 from lipgraft.bounds.refine import Improved
 from lipgraft.bounds.relaxations import unstable
+from lipgraft.box import Box
 from lipgraft.network.graph import Network
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
@@ -27,7 +28,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """The proof of one image: arrays by name, and what it is about. network: in double precision, in which it holds."""
+    """The proof of one image, or its counterexample: arrays by name, and what they are about.
+
+    network: the one that it speaks of, in double precision.
+    """
 
     arrays: dict[str, Array]
     label: int
@@ -35,8 +39,8 @@ class Certificate:
     network: Network
 
     @property
-    def leaves(self) -> int:
-        return len(self.arrays["leaf_row"])
+    def is_proof(self) -> bool:
+        return "leaf_row" in self.arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +61,6 @@ class _Draft:
     lines to choose in branch and bound, in the order of the leaves' codes.
     """
 
-    label: int
-    box: tuple[Array, Array]
     unstable: Array
     bounds: tuple[Array, Array]
     open: Array = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -69,9 +71,9 @@ class _Draft:
 class Drafts:
     """Proofs in the making, by image."""
 
-    def __init__(self, network: Network, speaks_of: str) -> None:
-        """network: the one that proofs are made with."""
-        self.network, self.speaks_of = network, speaks_of
+    def __init__(self, network: Network, speaks_of: str, box: Box, y: Tensor) -> None:
+        """network: the one that proofs are made with; box, y: of all images."""
+        self.network, self.speaks_of, self.box, self.y = network, speaks_of, box, y
         self.layout = Layout.of(network, network.output)
         self.drafts: dict[int, _Draft] = {}
 
@@ -82,8 +84,8 @@ class Drafts:
         kinds = all(node.curve.splits_at_zero and node.curve.slopes[0] >= 0 for _, node in network.activations())
         return kinds and all(i in places for i, _ in network.activations())
 
-    def begin(self, images: Sequence[int], y: Tensor, box: tuple[Tensor, Tensor], prepared: Prepared) -> None:
-        """CROWN's bounds of the neurons of these images. y: (B,); box: both ends, (B, *shape)."""
+    def begin(self, images: Sequence[int], prepared: Prepared) -> None:
+        """CROWN's bounds of the neurons of these images."""
         layout = self.layout
         flat: dict[str, list[Tensor]] = {"loose": [], "lower": [], "upper": []}
         for i in layout.places:
@@ -91,14 +93,12 @@ class Drafts:
             lower, upper = prepared.intervals[node.inputs[0]]
             for name, value in (("loose", unstable(node, lower, upper)), ("lower", lower), ("upper", upper)):
                 flat[name].append(value.flatten(1))
-        dtype = box[0].dtype
+        dtype = self.box.lower.dtype
         empty = torch.zeros(len(images), 0)
         loose, lower, upper = (torch.cat(parts, 1).cpu() if parts else empty for parts in flat.values())
         for place, image in enumerate(images):
             where = torch.nonzero(loose[place]).flatten()
             self.drafts[image] = _Draft(
-                int(y[place]),
-                (box[0][place].cpu().numpy(), box[1][place].cpu().numpy()),
                 where.numpy(),
                 (lower[place, where].to(dtype).numpy(), upper[place, where].to(dtype).numpy()),
             )
@@ -171,7 +171,7 @@ class Drafts:
         draft = self.drafts.pop(image, None)
         if draft is None:
             return None
-        arrays: dict[str, Array] = {"lower": draft.box[0], "upper": draft.box[1]}
+        arrays = self._box(image)
         layers = [self.layout.places[i] for i in self.layout.places]
         for k, place in enumerate(layers):
             mine = (draft.unstable >= place.start) & (draft.unstable < place.stop)
@@ -181,8 +181,17 @@ class Drafts:
         number = np.full(self.layout.size + 1, -1, np.int64)  # of each unstable neuron among all of them
         number[draft.unstable] = np.arange(len(draft.unstable))
         self._refined(draft, layers, number, arrays)
-        self._leaves(draft, number, arrays)
-        return Certificate(arrays, draft.label, self.speaks_of, self.network)
+        label = int(self.y[image])
+        self._leaves(draft, label, number, arrays)
+        return Certificate(arrays, label, self.speaks_of, self.network)
+
+    def counterexample(self, image: int, point: Tensor) -> Certificate:
+        """A misclassified point, (*shape), of an image's box."""
+        arrays = {**self._box(image), "x": point.cpu().numpy()}
+        return Certificate(arrays, int(self.y[image]), self.speaks_of, self.network)
+
+    def _box(self, image: int) -> dict[str, Array]:
+        return {"lower": self.box.lower[image].cpu().numpy(), "upper": self.box.upper[image].cpu().numpy()}
 
     def _refined(self, draft: _Draft, layers: list[slice], number: Array, arrays: dict[str, Array]) -> None:
         by_layer: dict[int, list[dict[str, Array]]] = defaultdict(list)
@@ -197,10 +206,10 @@ class Drafts:
             arrays[f"refined_{k}_bound"] = _joined(parts, "bound").astype(draft.bounds[0].dtype)
             arrays[f"refined_{k}_alpha"] = np.concatenate(alphas)
 
-    def _leaves(self, draft: _Draft, number: Array, arrays: dict[str, Array]) -> None:
+    def _leaves(self, draft: _Draft, label: int, number: Array, arrays: dict[str, Array]) -> None:
         classes = self.network.output_shape[0]
         found = {int(t) for part in draft.leaves for t in part.target}
-        rest = [t for t in range(classes) if t != draft.label and t not in found]
+        rest = [t for t in range(classes) if t != label and t not in found]
         target = [np.array(rest, np.int64), *(part.target for part in draft.leaves)]
         depth = [np.zeros(len(rest), np.int64), *(part.depth for part in draft.leaves)]
         codes = [part.code for part in draft.leaves]
@@ -210,13 +219,13 @@ class Drafts:
         splits = [(number[part.neuron] + 1) * part.sign for part in draft.leaves]
         none = np.zeros(0)
         targets = np.concatenate(target)
-        arrays["leaf_row"] = (targets - (targets > draft.label)).astype(np.int32)
+        arrays["leaf_row"] = (targets - (targets > label)).astype(np.int32)
         arrays["leaf_alpha"] = np.concatenate([np.full(len(rest), -1), np.arange(len(table))]).astype(np.int32)
         arrays["leaf_depth"] = np.concatenate(depth).astype(np.int32)
         paths = [split[r] for split, r in zip(splits, real, strict=True)]
         arrays["leaf_split"] = np.concatenate([none, *paths]).astype(np.int32)
         betas = [part.beta[r] for part, r in zip(draft.leaves, real, strict=True)]
-        arrays["leaf_beta"] = np.concatenate([none.astype(draft.box[0].dtype), *betas])
+        arrays["leaf_beta"] = np.concatenate([none.astype(arrays["lower"].dtype), *betas])
         arrays["alpha"] = _spread(table, open_, number, len(draft.unstable))
 
 

@@ -79,7 +79,7 @@ class Job:
         finite = torch.isfinite(x).flatten(1).all(1)
         x = torch.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, any_pixel(low, high))
         box, inner = Box.linf(x, radius, low=low, high=high), Box.inside(x, radius, low=low, high=high)
-        drafts = _drafts(proof, settings) if certificates else None
+        drafts = _drafts(proof, settings, box, y) if certificates else None
         ledger = Ledger(len(x), x.device, began, drafts)
         return Job(model, network, proof, x, y, radius, box, inner, finite, low, high, settings, ledger)
 
@@ -139,7 +139,7 @@ class Job:
         return torch.tensor(images, dtype=torch.int64, device=self.x.device)
 
 
-def _drafts(proof: Network | None, settings: VerifySettings) -> Drafts:
+def _drafts(proof: Network | None, settings: VerifySettings, box: Box, y: Tensor) -> Drafts:
     if proof is None:
         raise SettingsError("certificates need arithmetic: sound; a fast proof does not look at rounding.")
     if not Drafts.possible(proof):
@@ -147,7 +147,7 @@ def _drafts(proof: Network | None, settings: VerifySettings) -> Drafts:
             "certificates can be written for networks of ReLU, leaky ReLU, max pooling, hardtanh and lines alone; this "
             "one has a smooth activation, or one that its output does not read."
         )
-    return Drafts(proof, settings.speaks_of)
+    return Drafts(proof, settings.speaks_of, box, y)
 
 
 def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:

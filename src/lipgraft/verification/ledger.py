@@ -99,7 +99,9 @@ class Ledger:
         certificate = None
         if self.drafts is not None and status == "verified":
             certificate = self.drafts.finish(image)
-        elif self.drafts is not None:
+        elif self.drafts is not None and counterexample is not None:
+            certificate = self.drafts.counterexample(image, counterexample)
+        if self.drafts is not None:
             self.drafts.drop(image)
         return image, Verdict(
             status=status,

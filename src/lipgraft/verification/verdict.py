@@ -32,7 +32,7 @@ class Verdict:
     correct: whether the model classifies the image itself correctly; None: it was never asked. attacked: whether the
     attack before the verifier had its turn with the image (one that is misclassified anyway needs none); None: results
     of older versions, which did not say.
-    certificate: of a verified image, where certificates were asked for.
+    certificate: of a verified or falsified image, where certificates were asked for.
     """
 
     status: Status

@@ -70,7 +70,7 @@ def crown(job: Job, images: list[int]) -> Outcome[OpenMargins]:
         margins = round_down(margins, job.x.dtype)
         ledger.note(images, margins, "crown")
         if ledger.drafts is not None:
-            ledger.drafts.begin(images, job.y[index], (job.box.lower[index], job.box.upper[index]), prepared)
+            ledger.drafts.begin(images, prepared)
         for image, share in zip(images, unstable_share(prepared).tolist(), strict=True):
             ledger.unstable[image] = share
         done = proved(margins).all(1).tolist()
