@@ -1,8 +1,8 @@
 """Networks as functions of real numbers, in rational arithmetic: nothing here rounds.
 
 Along a segment of inputs a network of affine layers and ReLUs is piecewise linear. It is kept as its values at the
-places where it may bend, each a fraction, and goes through the layers exactly: affine layers map the values, a ReLU adds
-a place wherever a neuron crosses zero.
+places where it may bend, each a fraction, and goes through the layers exactly: affine layers map the values, a ReLU
+adds a place wherever a neuron crosses zero.
 """
 
 from __future__ import annotations
