@@ -11,6 +11,7 @@ from __future__ import annotations
 from copy import deepcopy
 from fractions import Fraction
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from rounding_families import (
     Arithmetic,
     RoundingCase,
     Subject,
+    beaten_at_the_image,
     false_proofs,
     rounding_case,
     score,
@@ -51,15 +53,8 @@ def answers(
     return verdicts(rounding_case(name, number), settings(arithmetic, speaks_of, attack=attack))
 
 
-def judge(one: RoundingCase, found: list[Verdict]) -> None:
-    assert not false_proofs(one, found), [float(margin) for margin in one.margin]
-    for k, verdict in enumerate(found):
-        if verdict.status == "falsified":
-            replay(one, k, verdict)
-
-
 def replay(one: RoundingCase, k: int, verdict: Verdict) -> None:
-    """The counterexample lies in the box, exactly, and the model prefers another class there."""
+    """The counterexample lies in the box, exactly, and the model, given it alone, prefers another class there."""
     assert verdict.counterexample is not None
     lower, upper = one.question.box(float(one.eps[k]))
     point = fractions(verdict.counterexample.flatten())
@@ -78,13 +73,24 @@ def float32_margins(one: RoundingCase, points: Tensor) -> Tensor:
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_no_proof_is_false(name: str, first: int) -> None:
     for number in numbers(name, first):
-        judge(rounding_case(name, number), answers(name, number))
+        one = rounding_case(name, number)
+        assert not false_proofs(one, answers(name, number)), (number, [float(margin) for margin in one.margin])
 
 
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_no_proof_is_false_after_an_attack(name: str, first: int) -> None:
-    for number in numbers(name, first, every=5):
-        judge(rounding_case(name, number), answers(name, number, attack=True))
+    for number in numbers(name, first, every=7):
+        one = rounding_case(name, number)
+        assert not false_proofs(one, answers(name, number, attack=True)), (number, [float(m) for m in one.margin])
+
+
+@pytest.mark.parametrize(("name", "first"), blocks())
+def test_every_counterexample_convinces_the_model(name: str, first: int) -> None:
+    for number in numbers(name, first):
+        one = rounding_case(name, number)
+        for k, verdict in enumerate(answers(name, number)):
+            if verdict.status == "falsified":
+                replay(one, k, verdict)
 
 
 @pytest.mark.parametrize(("name", "first"), blocks())
@@ -97,6 +103,14 @@ def test_no_margin_is_promised_that_the_network_does_not_keep(name: str, first: 
                 assert Fraction(verdict.margin) <= margin, (number, float(margin), verdict)
 
 
+@pytest.mark.parametrize(("name", "first"), blocks())
+def test_no_image_alone_is_proved_where_it_ties_or_loses(name: str, first: int) -> None:
+    """A radius of 0: the margin at the image is a number that rounds, too."""
+    for number in numbers(name, first, every=5):
+        one = beaten_at_the_image(rounding_case(name, number))
+        assert not false_proofs(one, verdicts(one, settings("sound"))), (number, float(one.margin[0]))
+
+
 # The network as float32 evaluates it.
 
 
@@ -107,8 +121,9 @@ def test_a_proof_about_float32_holds_where_the_model_is_evaluated(name: str, fir
         for k, verdict in enumerate(answers(name, number, speaks_of="float32")):
             if verdict.status == "verified":
                 box = Box.inside(one.x[k : k + 1], one.eps[k : k + 1])
-                side = torch.rand((8, *one.x.shape[1:]), generator=torch.Generator().manual_seed(number)) > 0.5
-                points = torch.cat([one.x[k : k + 1], torch.where(side, box.upper, box.lower)])
+                side = torch.tensor(list(product([False, True], repeat=one.x[0].numel())))
+                corners = torch.where(side.reshape(-1, *one.x.shape[1:]), box.upper, box.lower)
+                points = torch.cat([one.x[k : k + 1], corners])
                 assert bool((float32_margins(one, points) > 0).all()), (number, k)
 
 
@@ -138,15 +153,14 @@ def test_there_are_1000_networks_each_with_a_robust_question_and_one_that_is_not
             assert rounding_case(name, number).robust == [True, False], (name, number)
 
 
-# Networks, of one in four, whose rounding float32 does not survive: far fewer than were seen, so that it does not
-# matter how a processor orders its sums.
-FOOLED = {"underflow": 6, "flushed": 10, "cancellation": 6, "needle_at_the_border": 8, "needle_inside": 3}
-FOOLED_IN_ALL = 60
+# False proofs of one network in seven, far fewer than were seen: how a processor orders its sums does not matter.
+FOOLED = {"underflow": 2, "flushed": 3, "cancellation": 3, "needle_at_the_border": 3, "needle_inside": 1}
+FOOLED_IN_ALL = 30
 
 
 def test_fast_arithmetic_is_fooled() -> None:
     """Otherwise the suite would show nothing."""
-    false = {name: score(name, settings("fast"), every=4).false for name in ROUNDING}
+    false = {name: score(name, settings("fast"), every=7).false for name in ROUNDING}
     assert all(false[name] >= least for name, least in FOOLED.items()), false
     assert sum(false.values()) >= FOOLED_IN_ALL, false
 
