@@ -22,7 +22,7 @@ from lipgraft.network.lowering import Builder, Ref, lowers_function, lowers_meth
 from lipgraft.network.precision import full_precision, ordinary, ordinary_tensors, stepwise
 from lipgraft.network.rewrite import expanded, kinks_at_zero
 from lipgraft.network.rounding import rounding_errors, rounding_tolerance
-from lipgraft.network.tracing import trace_fx
+from lipgraft.network.tracing import normalises, trace_fx
 
 __all__ = [
     "Activation",
@@ -51,6 +51,7 @@ __all__ = [
     "lowers_function",
     "lowers_method",
     "lowers_module",
+    "normalises",
     "ordinary",
     "ordinary_tensors",
     "rounding_errors",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from torch.nn.utils.prune import BasePruningMethod
@@ -106,3 +107,10 @@ def trace_fx(model: nn.Module) -> fx.GraphModule:
                 "loop on the values or shapes of tensors, nor write to parts of them; decide such things in __init__."
             ) from error
         return fx.GraphModule(root, graph, class_name=type(model).__name__)
+
+
+def normalises(model: nn.Module) -> bool:
+    """Whether BatchNorm, as a module or a function, is a part of the model."""
+    if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) for module in model.modules()):
+        return True
+    return any(node.target in (F.batch_norm, torch.batch_norm) for node in trace_fx(model).graph.nodes)

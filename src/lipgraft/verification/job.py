@@ -15,7 +15,19 @@ from lipgraft.bounds.memory import Late
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.inputs import any_pixel, check_classes, labels, pixels, radii
-from lipgraft.network import Graft, Network, Node, call, evaluated, full_precision, kinks_at_zero, like, subject, trace
+from lipgraft.network import (
+    Graft,
+    Network,
+    Node,
+    call,
+    evaluated,
+    full_precision,
+    kinks_at_zero,
+    like,
+    normalises,
+    subject,
+    trace,
+)
 from lipgraft.rounding import within
 from lipgraft.verification.certificate import Drafts
 from lipgraft.verification.ledger import Ledger
@@ -157,6 +169,11 @@ def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
     numbers; one about float32 speaks of the graph with the float32 weights, and so does one of a model that cannot be
     traced in double precision alike.
     """
+    if speaks_of == "float32" and normalises(model):
+        raise SettingsError(
+            "a proof about float32 speaks of the steps that are computed, and BatchNorm takes others than its folded "
+            "form; fold it first, with lipgraft.models.fold_batchnorm(model)."
+        )
     same = network.to(dtype=torch.float64)
     if speaks_of == "float32" or like(network).dtype == torch.float64:
         return same

@@ -30,14 +30,15 @@ def predict(job: Job, images: list[int]) -> Outcome[int]:
         )
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
     for image, (value, is_sound, is_wrong, is_proved, is_point) in zip(images, rows, strict=True):
-        ledger.correct[image] = is_sound and not is_wrong
+        # Beside other images the model may round otherwise: what counts is what it says to the image alone.
+        seen = job.replay(image, job.x[image]) if is_sound and is_wrong else None
+        ledger.correct[image] = is_sound and seen is None
         if not is_sound:
             reason = "the image or its logits contain NaN or infinity"
             out.decided.append(ledger.verdict(image, "error", reason=reason))
-        elif is_wrong:
-            point = job.x[image].cpu().clone()
+        elif seen is not None:
             out.decided.append(
-                ledger.verdict(image, "falsified", method="misclassified", counterexample=point, margin=value)
+                ledger.verdict(image, "falsified", method="misclassified", counterexample=seen[0], margin=seen[1])
             )
         elif is_point and job.proof is None and is_proved:
             # The bound of a function over a point is its value there; every method would say the same.
