@@ -81,7 +81,7 @@ def test_no_proof_is_false(name: str, first: int) -> None:
 
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_no_proof_is_false_after_an_attack(name: str, first: int) -> None:
-    for number in numbers(name, first, every=7):
+    for number in numbers(name, first, every=BLOCK):
         one = rounding_case(name, number)
         assert not false_proofs(one, answers(name, number, attack=True)), (number, [float(m) for m in one.margin])
 
@@ -108,7 +108,7 @@ def test_no_margin_is_promised_that_the_network_does_not_keep(name: str, first: 
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_no_image_alone_is_proved_where_it_ties_or_loses(name: str, first: int) -> None:
     """A radius of 0: the margin at the image is a number that rounds, too."""
-    for number in numbers(name, first, every=5):
+    for number in numbers(name, first, every=BLOCK):
         one = beaten_at_the_image(rounding_case(name, number))
         assert not false_proofs(one, verdicts(one, settings("sound"))), (number, float(one.margin[0]))
 
@@ -118,7 +118,7 @@ def test_no_image_alone_is_proved_where_it_ties_or_loses(name: str, first: int) 
 
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_a_proof_about_float32_holds_where_the_model_is_evaluated(name: str, first: int) -> None:
-    for number in numbers(name, first, every=2):
+    for number in numbers(name, first, every=4):
         one = rounding_case(name, number)
         if normalises(one.model):
             with pytest.raises(SettingsError, match="fold_batchnorm"):
