@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from lipgraft.attacks.methods import misclassified, worst_margin
 from lipgraft.bounds.numerics import proved
@@ -25,7 +24,7 @@ def predict(job: Job, images: list[int]) -> Outcome[int]:
         columns = (
             margin,
             sound,
-            _misclassified_alone(job, index, misclassified(-margin)),
+            misclassified(-margin),
             proved(margin),
             (job.box.lower == job.box.upper)[index].flatten(1).all(1),
         )
@@ -49,15 +48,3 @@ def predict(job: Job, images: list[int]) -> Outcome[int]:
         else:
             out.rest.append(image)
     return out
-
-
-def _misclassified_alone(job: Job, index: Tensor, wrong: Tensor) -> Tensor:
-    """Which of the images (B,) that are wrong in a batch (B,) are so when the model is given them one by one.
-
-    A batch is summed in another order, and a counterexample has to convince whoever asks the model about it.
-    """
-    alone = wrong.clone()
-    for place in torch.nonzero(wrong)[:, 0].tolist():
-        image = index[place : place + 1]
-        alone[place] = misclassified(worst_margin(job.logits(job.x[image]), job.y[image]))[0]
-    return alone
