@@ -1,0 +1,228 @@
+"""Rigorous bounds in double precision: the argument, and the arithmetic that follows it.
+
+u = 2^-53, gamma_n = n u / (1 - n u). A sum of n products, in any order, is off by at most gamma_n times the sum of the
+products' absolute values, plus n ETA for underflow.
+
+Substitution. Rows A stand at some nodes, with a constant c, such that for every x of the box (and of the splits)
+
+    claim(x) >= sum over nodes v of A_v . v(x) + c - rho.
+
+At first that is the row of the claim itself, rho = 0. An affine node v = W w + b is replaced by its input: A_w = A_v W,
+c += A_v . b. An activation is replaced neuron by neuron by a line below it where A_v > 0 and above it where A_v < 0.
+These steps start from the *computed* A_v, whatever it is, so that rounding never chooses a wrong line. What rounding
+does change is the new A_w: it is off by some d with |d| <= gamma_n |A_v||W| + n ETA, and rho grows by |d| . |w(x)|.
+Let mag be the magnitudes
+
+    mag(input) = max(|lower|, |upper|),   mag(W w + b) = |W| mag(w) + |b|,   mag(act(z)) = s mag(z) + |t|
+
+where s and t are the largest slope and intercept of any line that may stand for the activation. They bound |v(x)|, and
+
+    S = sum over nodes v of |A_v| . mag(v) + the absolute values of all terms of c
+
+does not grow in a step but for rounding, by a factor of 1 + gamma_n. So each step adds at most gamma_n S to rho, and
+all together rho <= gamma_K S_0, where K adds up the lengths of the sums of all steps and S_0 = |row| . mag(target). A
+split's multiplier beta adds beta mag(z) to S_0. The constant A_v . b is a sum over all elements of a node, so K counts
+those too. The factor 2 in `Forward.error` is for mag and S_0, which are rounded themselves, and for the subtraction of
+the error. Underflow adds at most ETA (1 + sum mag(w)) for each term of a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from lipgraft.checker.network import Activation, Array, Network, Node, need
+
+U, U32 = 2.0**-53, 2.0**-24
+ETA, ETA32 = 2.0**-1022, 2.0**-126  # what a product may lose by underflow, even where subnormals are flushed to zero
+LARGEST32 = 2.0**127
+CHUNK = 2**23  # numbers held at once by the widest node
+
+
+@dataclass(frozen=True)
+class Value:
+    """Of a node, all (n,): low <= v(x) <= high, mag as above, off: how far from v(x) float32 hardware may be."""
+
+    low: Array
+    high: Array
+    mag: Array
+    off: Array
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of one activation. Neurons at `index` are unstable, all others lines through zero of slope `stable`."""
+
+    first: int  # the number of its first unstable neuron, counted through all activations
+    index: Array
+    stable: Array  # (n,), zero at the unstable neurons
+    left: float  # the activation's slope left of zero
+    lower: Array  # the bounds given for the unstable neurons, (U,)
+    upper: Array
+    chord: Array  # the line above: chord z + intercept
+    intercept: Array
+
+    @classmethod
+    def of(cls, first: int, left: float, active: Array, index: Array, lower: Array, upper: Array) -> Lines:
+        """The line above is right if it is so at both ends; its intercept makes up for any rounding of its slope."""
+        stable = np.where(active, 1.0, left)
+        stable[index] = 0.0
+        chord = np.clip((upper - left * lower) / (upper - lower), left, 1.0)
+        need(bool(np.isfinite(chord).all()), "a pre-activation interval is too wide.")
+        ends = np.maximum(left * lower - chord * lower, upper - chord * upper)
+        return cls(first, index, stable, left, lower, upper, chord, ends + 8 * U * (upper - lower) + 8 * ETA)
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.index)
+
+    def usual(self) -> Array:
+        """The slope below that CROWN takes: 1 if upper > -lower, else the left one."""
+        return np.where(self.upper > -self.lower, 1.0, self.left)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Which rows know a sign: row, neuron (counted through all activations), sign +1 or -1, multiplier >= 0."""
+
+    row: Array
+    neuron: Array
+    sign: Array
+    beta: Array
+
+
+class Forward:
+    """One box: a pass through the network that ends with bounds and lines for every activation."""
+
+    def __init__(self, network: Network, lower: Array, upper: Array) -> None:
+        self.network = network
+        self.absolute = [node.magnitude() for node in network.nodes]
+        self.values = [Value(lower, upper, np.maximum(abs(lower), abs(upper)), np.zeros_like(lower))]
+        self.lines: dict[int, Lines] = {}
+        self.terms = 2.0 * lower.size + 8  # K so far
+        self.lost = 2 * ETA * lower.size  # what underflow may cost so far
+        self.usual = np.empty(0)  # CROWN's slope below and the slope left of zero, of all unstable neurons so far
+        self.left = np.empty(0)
+
+    def error(self, sizes: Array) -> Array:
+        """How far a bound by substitution from the last node may be off. sizes: S_0."""
+        need(2 * self.terms * U < 2.0**-10, "the network is too large for the checker's error bound.")
+        return 2 * self.terms * U * sizes + 2 * self.lost
+
+    def affine(self, node: Node, absolute: Node) -> None:
+        """Interval arithmetic, W c + b -/+ |W| r, outward; the magnitudes; and what float32 hardware may be off:
+        |W| off + gamma_n (|W| (|v| + off) + |b|).
+        """
+        inputs = [self.values[i] for i in node.inputs]
+        bias = np.zeros(node.size) if node.bias is None else node.bias
+        centres, parts = [], []
+        for value in inputs:
+            centre = (value.low + value.high) / 2
+            radius = np.nextafter(np.maximum(value.high - centre, centre - value.low), np.inf)
+            radius = np.where(value.low == value.high, 0.0, radius)
+            largest = np.maximum(abs(value.low), abs(value.high))
+            touched = (largest > 0) * 1.0
+            centres.append(centre[None])
+            parts.append(np.stack([radius, abs(centre) + radius, touched, value.mag, value.off, largest + value.off]))
+        centre = node.linear(*centres)[0] + bias
+        radius, size, touched, mag, off, size32 = absolute.linear(*parts)
+        n = node.terms
+        outward = 2 * (n + 6) * U * (size + abs(bias)) + n * ETA * (touched > 0)  # exactly zero stays so
+        off32 = off
+        if n:
+            sums = size32 + abs(bias)
+            need(n < 2**20, "the network's sums are too long for the checker's error bound.")
+            gamma = (n + 1) * U32 / (1 - (n + 1) * U32)
+            off32 = (off + gamma * sums + n * ETA32 * (touched > 0)) * (1 + 2.0**-20)
+            off32 = np.where(sums < LARGEST32, off32, np.inf)
+        low, high = centre - radius - outward, centre + radius + outward
+        self.values.append(Value(low, high, mag + abs(bias) + n * ETA, off32))
+        terms = n + np.count_nonzero(bias) + len(inputs) + 8
+        self.terms += terms
+        self.lost += terms * ETA * (1 + sum(float(value.mag.sum()) for value in inputs))
+
+    def activation(self, node: Activation, lines: Lines, low: Array, high: Array) -> None:
+        """low, high: what was found for its input; lines: made from the bounds that were given."""
+        z, a = self.values[node.inputs[0]], node.slope
+        self.values[node.inputs[0]] = z = Value(low, high, z.mag, z.off)
+        slope, intercept = lines.stable.copy(), np.zeros(node.size)
+        slope[lines.index], intercept[lines.index] = 1.0, abs(lines.intercept)
+        mag = slope * z.mag + intercept + ETA
+        off = z.off if a == 0 else z.off + 1.001 * U32 * a * (np.maximum(abs(low), abs(high)) + z.off) + ETA32
+        left_low, left_high = (np.nextafter(a * end, to) if a else 0 * end for end, to in ((low, -np.inf), (high, 0.0)))
+        value = Value(np.where(low >= 0, low, left_low), np.where(high >= 0, high, left_high), mag, off)
+        self.lines[len(self.values)] = lines
+        self.values.append(value)
+        self.usual = np.concatenate([self.usual, lines.usual()])
+        self.left = np.concatenate([self.left, np.full(len(lines.index), a)])
+        self.terms += len(lines.index) + 8
+        self.lost += (len(lines.index) + 8) * ETA * (1 + float(z.mag.sum()))
+
+    def slopes(self, alpha: Array) -> Array:
+        """Slopes below from bytes, (R, U): left + alpha / 255 (1 - left). Any slope in [left, 1] is right."""
+        left = self.left[: alpha.shape[1]]
+        return np.clip(left + alpha / 255.0 * (1.0 - left), left, 1.0)
+
+    def chunks(self, count: int) -> Iterator[slice]:
+        """Parts of so many rows that fit into memory."""
+        step = max(1, CHUNK // max(node.work for node in self.network.nodes))
+        yield from (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+    def neurons(self, target: int, index: Array, slopes: Array | None = None) -> tuple[Array, Array]:
+        """Lower and upper bounds of some numbers of a node, by substitution. slopes: (1 or R, all so far)."""
+        low, high = np.empty(len(index)), np.empty(len(index))
+        for part in self.chunks(len(index)):
+            rows = np.zeros((part.stop - part.start, self.network.nodes[target].size))
+            rows[np.arange(len(rows)), index[part]] = 1.0
+            pending, constant = {target: rows}, np.zeros(len(rows))
+            while max(pending) not in self.lines and max(pending) > 0:  # the same for both sides until lines differ
+                constant = constant + self._back(pending)
+            chosen = None if slopes is None else slopes[part]
+            high[part] = -self.substitute({v: -rows for v, rows in pending.items()}, -constant, chosen)
+            low[part] = self.substitute(pending, constant, chosen)
+        error = self.error(self.values[target].mag[index])
+        return low - error, high + error
+
+    def substitute(
+        self, pending: dict[int, Array], constant: Array, slopes: Array | None, splits: Splits | None = None
+    ) -> Array:
+        """The least value over the box of rows that stand at some nodes, each (R, n), plus a constant (R,)."""
+        slopes = self.usual[None] if slopes is None else slopes
+        while max(pending) > 0:
+            v = max(pending)
+            if v in self.lines:
+                rows, more = through(self.lines[v], pending.pop(v), slopes, splits)
+                (source,) = self.network.nodes[v].inputs
+                pending[source] = pending[source] + rows if source in pending else rows
+                constant = constant + more
+            else:
+                constant = constant + self._back(pending)
+        rows, box = pending[0], self.values[0]
+        least = np.maximum(rows, 0.0) @ box.low + np.minimum(rows, 0.0) @ box.high + constant
+        return np.where(np.isfinite(least), least, np.nan)  # an overflow proves nothing
+
+    def _back(self, pending: dict[int, Array]) -> Array | float:
+        """Replace the last node, an affine one, by its inputs; return what its bias adds."""
+        v = max(pending)
+        node, rows = self.network.nodes[v], pending.pop(v)
+        for source, part in zip(node.inputs, node.back(rows), strict=True):
+            pending[source] = pending[source] + part if source in pending else part
+        return 0.0 if node.bias is None else rows @ node.bias
+
+
+def through(lines: Lines, rows: Array, slopes: Array, splits: Splits | None) -> tuple[Array, Array]:
+    """Rows at an activation, (R, n), become rows at its input and a constant each."""
+    out = rows * lines.stable
+    part = rows[:, lines.index]
+    above = np.minimum(part, 0.0)
+    new = np.maximum(part, 0.0) * slopes[:, lines.first : lines.last] + above * lines.chord
+    if splits is not None:
+        here = (splits.neuron >= lines.first) & (splits.neuron < lines.last)
+        row, place = splits.row[here], splits.neuron[here] - lines.first
+        known = np.where(splits.sign[here] > 0, 1.0, lines.left)  # the activation is this line on its half
+        new[row, place] = part[row, place] * known - splits.sign[here] * splits.beta[here]
+        above[row, place] = 0.0
+    out[:, lines.index] = new
+    return out, above @ lines.intercept
