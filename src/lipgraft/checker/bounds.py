@@ -33,12 +33,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lipgraft.checker.network import Activation, Array, Network, Node, need
+from lipgraft.checker.network import Activation, Array, Network, Node, Weighted, need
 
 U, U32 = 2.0**-53, 2.0**-24
 ETA, ETA32 = 2.0**-1022, 2.0**-126  # what a product may lose by underflow, even where subnormals are flushed to zero
 LARGEST32 = 2.0**127
-CHUNK = 2**23  # numbers held at once by the widest node
+CHUNK = 2**22  # numbers held at once by the widest node
 
 
 @dataclass(frozen=True)
@@ -53,26 +53,31 @@ class Value:
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of one activation. Neurons at `index` are unstable, all others lines through zero of slope `stable`."""
+    """The lines of one activation. Neurons at `index` were given bounds, all others are lines of slope `stable`."""
 
-    first: int  # the number of its first unstable neuron, counted through all activations
+    first: int  # the number of the first neuron at `index`, counted through all activations
     index: Array
-    stable: Array  # (n,), zero at the unstable neurons
+    stable: Array  # (n,), zero at `index`
     left: float  # the activation's slope left of zero
-    lower: Array  # the bounds given for the unstable neurons, (U,)
+    lower: Array  # the bounds given for the neurons at `index`, (U,)
     upper: Array
     chord: Array  # the line above: chord z + intercept
     intercept: Array
+    least: Array  # the slopes that the line below may have: [left, 1], or a single one where the bounds have one sign
+    most: Array
 
     @classmethod
     def of(cls, first: int, left: float, active: Array, index: Array, lower: Array, upper: Array) -> Lines:
         """The line above is right if it is so at both ends; its intercept makes up for any rounding of its slope."""
         stable = np.where(active, 1.0, left)
         stable[index] = 0.0
-        chord = np.clip((upper - left * lower) / (upper - lower), left, 1.0)
+        least, most = np.where(lower >= 0, 1.0, left), np.where((upper <= 0) & (lower < 0), left, 1.0)
+        one = least == most
+        chord = np.where(one, least, np.clip((upper - left * lower) / (upper - lower), left, 1.0))
         need(bool(np.isfinite(chord).all()), "a pre-activation interval is too wide.")
         ends = np.maximum(left * lower - chord * lower, upper - chord * upper)
-        return cls(first, index, stable, left, lower, upper, chord, ends + 8 * U * (upper - lower) + 8 * ETA)
+        intercept = np.where(one, 0.0, ends + 8 * U * (upper - lower) + 8 * ETA)
+        return cls(first, index, stable, left, lower, upper, chord, intercept, least, most)
 
     @property
     def last(self) -> int:
@@ -80,7 +85,7 @@ class Lines:
 
     def usual(self) -> Array:
         """The slope below that CROWN takes: 1 if upper > -lower, else the left one."""
-        return np.where(self.upper > -self.lower, 1.0, self.left)
+        return np.clip(np.where(self.upper > -self.lower, 1.0, self.left), self.least, self.most)
 
 
 @dataclass(frozen=True)
@@ -101,15 +106,22 @@ class Forward:
         self.absolute = [node.magnitude() for node in network.nodes]
         self.values = [Value(lower, upper, np.maximum(abs(lower), abs(upper)), np.zeros_like(lower))]
         self.lines: dict[int, Lines] = {}
-        self.terms = 2.0 * lower.size + 8  # K so far
-        self.lost = 2 * ETA * lower.size  # what underflow may cost so far
-        self.usual = np.empty(0)  # CROWN's slope below and the slope left of zero, of all unstable neurons so far
-        self.left = np.empty(0)
+        self.terms = [2.0 * lower.size + 8]  # K of substitution from each node
+        self.lost = [2 * ETA * lower.size]  # what underflow may cost it
 
-    def error(self, sizes: Array) -> Array:
-        """How far a bound by substitution from the last node may be off. sizes: S_0."""
-        need(2 * self.terms * U < 2.0**-10, "the network is too large for the checker's error bound.")
-        return 2 * self.terms * U * sizes + 2 * self.lost
+    @property
+    def given(self) -> int:
+        """How many neurons were given bounds so far."""
+        return sum(len(lines.index) for lines in self.lines.values())
+
+    def error(self, target: int, sizes: Array) -> Array:
+        """How far a bound by substitution from a node may be off. sizes: S_0."""
+        need(2 * self.terms[target] * U < 2.0**-10, "the network is too large for the checker's error bound.")
+        return 2 * self.terms[target] * U * sizes + 2 * self.lost[target]
+
+    def _account(self, terms: int, inputs: list[Value]) -> None:
+        self.terms.append(self.terms[-1] + terms)
+        self.lost.append(self.lost[-1] + terms * ETA * (1 + sum(float(value.mag.sum()) for value in inputs)))
 
     def affine(self, node: Node, absolute: Node) -> None:
         """Interval arithmetic, W c + b -/+ |W| r, outward; the magnitudes; and what float32 hardware may be off:
@@ -139,9 +151,7 @@ class Forward:
             off32 = np.where(sums < LARGEST32, off32, np.inf)
         low, high = centre - radius - outward, centre + radius + outward
         self.values.append(Value(low, high, mag + abs(bias) + n * ETA, off32))
-        terms = n + np.count_nonzero(bias) + len(inputs) + 8
-        self.terms += terms
-        self.lost += terms * ETA * (1 + sum(float(value.mag.sum()) for value in inputs))
+        self._account(n + int(np.count_nonzero(bias)) + len(inputs) + 8, inputs)
 
     def activation(self, node: Activation, lines: Lines, low: Array, high: Array) -> None:
         """low, high: what was found for its input; lines: made from the bounds that were given."""
@@ -155,41 +165,73 @@ class Forward:
         value = Value(np.where(low >= 0, low, left_low), np.where(high >= 0, high, left_high), mag, off)
         self.lines[len(self.values)] = lines
         self.values.append(value)
-        self.usual = np.concatenate([self.usual, lines.usual()])
-        self.left = np.concatenate([self.left, np.full(len(lines.index), a)])
-        self.terms += len(lines.index) + 8
-        self.lost += (len(lines.index) + 8) * ETA * (1 + float(z.mag.sum()))
+        self._account(len(lines.index) + 8, [z])
+
+    def usual(self) -> Array:
+        """CROWN's slopes below, (1, given)."""
+        return np.concatenate([np.empty(0), *(lines.usual() for lines in self.lines.values())])[None]
 
     def slopes(self, alpha: Array) -> Array:
-        """Slopes below from bytes, (R, U): left + alpha / 255 (1 - left). Any slope in [left, 1] is right."""
-        left = self.left[: alpha.shape[1]]
-        return np.clip(left + alpha / 255.0 * (1.0 - left), left, 1.0)
+        """Slopes below from fractions, (R, U), for the first U neurons: any from least to most is right."""
+        out = alpha / float(np.iinfo(alpha.dtype).max)
+        for lines in self.lines.values():
+            if lines.last <= out.shape[1]:
+                part = out[:, lines.first : lines.last]
+                part[:] = np.clip(lines.left + part * (1.0 - lines.left), lines.least, lines.most)
+        return out
 
     def chunks(self, count: int) -> Iterator[slice]:
         """Parts of so many rows that fit into memory."""
         step = max(1, CHUNK // max(node.work for node in self.network.nodes))
         yield from (slice(start, min(start + step, count)) for start in range(0, count, step))
 
-    def neurons(self, target: int, index: Array, slopes: Array | None = None) -> tuple[Array, Array]:
-        """Lower and upper bounds of some numbers of a node, by substitution. slopes: (1 or R, all so far)."""
+    def neurons(self, target: int, index: Array) -> tuple[Array, Array]:
+        """Lower and upper bounds of some numbers of a node, by substitution with CROWN's slopes."""
+        usual = self.usual()
         low, high = np.empty(len(index)), np.empty(len(index))
         for part in self.chunks(len(index)):
-            rows = np.zeros((part.stop - part.start, self.network.nodes[target].size))
-            rows[np.arange(len(rows)), index[part]] = 1.0
-            pending, constant = {target: rows}, np.zeros(len(rows))
+            pending, constant = self._picked(target, index[part])
             while max(pending) not in self.lines and max(pending) > 0:  # the same for both sides until lines differ
                 constant = constant + self._back(pending)
-            chosen = None if slopes is None else slopes[part]
-            high[part] = -self.substitute({v: -rows for v, rows in pending.items()}, -constant, chosen)
-            low[part] = self.substitute(pending, constant, chosen)
-        error = self.error(self.values[target].mag[index])
+            high[part] = -self.substitute({v: -rows for v, rows in pending.items()}, -constant, usual)
+            low[part] = self.substitute(pending, constant, usual)
+        error = self.error(target, self.values[target].mag[index])
         return low - error, high + error
 
+    def _picked(self, target: int, index: Array) -> tuple[dict[int, Array], Array]:
+        """Rows that pick one number each, some nodes back, where they are cheap to write down."""
+        scale, constant = np.ones(len(index)), np.zeros(len(index))
+        while True:
+            node = self.network.nodes[target]
+            constant = constant if node.bias is None else constant + scale * node.bias[index]
+            if type(node) is Weighted:
+                scale = scale * node.weight[index]
+            elif type(node) is not Node or target == 0:
+                break
+            (target,) = node.inputs
+        if target in self.lines or target == 0:
+            rows = np.zeros((len(index), node.size))
+            rows[np.arange(len(rows)), index] = scale
+            return {target: rows}, constant
+        pending: dict[int, Array] = {}
+        for source, part in zip(node.inputs, node.picked(index), strict=True):
+            rows = part * scale[:, None]
+            pending[source] = pending[source] + rows if source in pending else rows
+        return pending, constant
+
+    def refined(self, target: int, index: Array, sign: Array, alpha: Array) -> Array:
+        """Lower bounds of sign times some numbers of a node, each with slopes of its own: (R,)."""
+        low = np.empty(len(index))
+        for part in self.chunks(len(index)):
+            rows = np.zeros((part.stop - part.start, self.network.nodes[target].size))
+            rows[np.arange(len(rows)), index[part]] = sign[part]
+            low[part] = self.substitute({target: rows}, np.zeros(len(rows)), self.slopes(alpha[part]))
+        return low - self.error(target, self.values[target].mag[index])
+
     def substitute(
-        self, pending: dict[int, Array], constant: Array, slopes: Array | None, splits: Splits | None = None
+        self, pending: dict[int, Array], constant: Array, slopes: Array, splits: Splits | None = None
     ) -> Array:
         """The least value over the box of rows that stand at some nodes, each (R, n), plus a constant (R,)."""
-        slopes = self.usual[None] if slopes is None else slopes
         while max(pending) > 0:
             v = max(pending)
             if v in self.lines:

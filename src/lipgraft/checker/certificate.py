@@ -41,13 +41,20 @@ DAMAGED = (
 
 @dataclass(frozen=True)
 class Layer:
-    """What is given for one activation: bounds of its unstable neurons; neurons bounded with slopes of their own."""
+    """Bounds given for the neurons of one activation that intervals and CROWN leave unstable."""
 
     unstable: Array  # (U,), increasing
     lower: Array
     upper: Array
+
+
+@dataclass(frozen=True)
+class Refined:
+    """Better bounds for some of these neurons, found with slopes of their own."""
+
     neuron: Array  # (R,)
     side: Array  # (R,): +1 a lower bound, -1 an upper one
+    bound: Array  # (R,)
     alpha: Array  # (R, unstable neurons of all activations before)
 
 
@@ -102,9 +109,9 @@ class Certificate:
         return array.astype(np.int64)
 
     def fractions(self, name: str, columns: int) -> Array:
-        """Rows of slopes in 255ths, any number of them."""
+        """Rows of slopes in 255ths or 65535ths, any number of them."""
         array = self._read(name, (-1, columns), "u", empty=True)
-        need(array.itemsize == 1 or array.size == 0, f"{name} must be bytes.")
+        need(array.itemsize <= 2, f"{name} must be of one or two bytes.")
         return array
 
     def _read(self, name: str, shape: Shape, kinds: str, empty: bool) -> Array:
@@ -141,18 +148,24 @@ class Certificate:
         classes = np.eye(outputs)
         return np.delete(classes[label] - classes, label, axis=0), np.zeros(outputs - 1)
 
-    def layer(self, k: int, size: int, before: int) -> Layer:
-        """size: neurons of activation k; before: unstable neurons of the activations before it."""
+    def layer(self, k: int, size: int) -> Layer:
+        """size: neurons of activation k."""
         unstable = self.integers(f"unstable_{k}", (-1,), 0, size - 1, empty=True)
         need(bool((np.diff(unstable) > 0).all()), f"unstable_{k} is not in increasing order.")
         lower, upper = (self.reals(f"{end}_{k}", unstable.shape, empty=True) for end in ("lower", "upper"))
         need(len(lower) == len(upper) == len(unstable), f"lower_{k} or upper_{k} is missing.")
         need(bool(((lower < 0) & (upper > 0)).all()), f"lower_{k} < 0 < upper_{k} does not hold.")
+        return Layer(unstable, lower, upper)
+
+    def refined(self, k: int, size: int, before: int) -> Refined:
+        """size: neurons of activation k; before: unstable neurons of the activations before it."""
         neuron = self.integers(f"refined_{k}_neuron", (-1,), 0, size - 1, empty=True)
         side = self.integers(f"refined_{k}_side", (-1,), -1, 1, empty=True)
         alpha = self.fractions(f"refined_{k}_alpha", before)
-        need(len(side) == len(neuron) == len(alpha) and bool(side.all()), f"refined_{k} has parts that do not fit.")
-        return Layer(unstable, lower, upper, neuron, side, alpha)
+        bound = self.reals(f"refined_{k}_bound", (-1,), empty=True)
+        fits = len(side) == len(neuron) == len(bound) == len(alpha) and bool(side.all())
+        need(fits, f"the parts of refined_{k} do not fit each other.")
+        return Refined(neuron, side, bound, alpha)
 
     def leaves(self, rows: int, table: int, unstable: int) -> Leaves:
         row = self.integers("leaf_row", (-1,), 0, rows - 1)

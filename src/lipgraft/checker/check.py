@@ -118,7 +118,8 @@ def _proof(
     rows, offset = certificate.claim(network.nodes[network.output].size)
     need(certificate.speaks_of == "real" or network.single, "it speaks of float32, but the network has double weights.")
     forward = bound_layers(certificate, network)
-    unstable = len(forward.usual)
+    refine_layers(certificate, forward)
+    unstable = forward.given
     table = certificate.fractions("alpha", unstable)
     leaves = certificate.leaves(len(rows), len(table), unstable)
     cover(leaves, len(rows))
@@ -151,7 +152,7 @@ def bound_layers(certificate: Certificate, network: Network) -> Forward:
     number = 0
     for node, absolute in zip(network.nodes[1:], forward.absolute[1:], strict=True):
         if isinstance(node, Activation):
-            layer = certificate.layer(number, node.size, len(forward.usual))
+            layer = certificate.layer(number, node.size)
             _bound_activation(forward, node, layer, number)
             number += 1
         else:
@@ -165,23 +166,36 @@ def _bound_activation(forward: Forward, node: Activation, layer: Layer, number: 
     given, at = np.zeros(node.size, bool), layer.unstable
     given[at] = True
     open_ = np.flatnonzero(given | ~((low >= 0) | (high <= 0)))
-    _tighten(low, high, open_, *forward.neurons(source, open_))
-    if len(layer.neuron):
-        mine, other = forward.neurons(source, layer.neuron, forward.slopes(layer.alpha))
-        below = layer.side > 0
-        _tighten(low, high, layer.neuron, np.where(below, mine, -np.inf), np.where(below, np.inf, other))
+    lower, upper = forward.neurons(source, open_)
+    low[open_], high[open_] = np.fmax(low[open_], lower), np.fmin(high[open_], upper)  # NaN tightens nothing
     wrong = np.flatnonzero(~(given | (low >= 0) | (high <= 0)))
     need(len(wrong) == 0, f"{len(wrong)} neurons of activation {number} are not listed and not stable ({wrong[:3]}).")
     wrong = at[~((low[at] >= layer.lower) & (high[at] <= layer.upper))]
     need(len(wrong) == 0, f"{len(wrong)} bounds given for activation {number} do not hold (neurons {wrong[:3]}).")
-    lines = Lines.of(len(forward.usual), node.slope, low >= 0, at, layer.lower, layer.upper)
+    lines = Lines.of(forward.given, node.slope, low >= 0, at, layer.lower, layer.upper)
     forward.activation(node, lines, low, high)
 
 
-def _tighten(low: Array, high: Array, index: Array, lower: Array, upper: Array) -> None:
-    """In place; a neuron may be named twice. What is no number tightens nothing."""
-    np.fmax.at(low, index, lower)
-    np.fmin.at(high, index, upper)
+def refine_layers(certificate: Certificate, forward: Forward) -> None:
+    """Again from the first activation on: better bounds, each shown with its own slopes and those before it."""
+    for number, (v, lines) in enumerate(list(forward.lines.items())):
+        better = certificate.refined(number, forward.network.nodes[v].size, lines.first)
+        if len(better.neuron) == 0:
+            continue
+        place = np.searchsorted(lines.index, better.neuron)
+        listed = place < len(lines.index)
+        listed[listed] = lines.index[place[listed]] == better.neuron[listed]
+        need(bool(listed.all()), f"a refined neuron of activation {number} is not listed as unstable.")
+        (source,) = forward.network.nodes[v].inputs
+        found = forward.refined(source, better.neuron, better.side, better.alpha)
+        wrong = better.neuron[~(found >= better.side * better.bound)]
+        need(len(wrong) == 0, f"{len(wrong)} refined bounds of activation {number} do not hold (neurons {wrong[:3]}).")
+        lower, upper, below = lines.lower.copy(), lines.upper.copy(), better.side > 0
+        np.maximum.at(lower, place[below], better.bound[below])  # never wider: mag counts on the intercepts of before
+        np.minimum.at(upper, place[~below], better.bound[~below])
+        need(bool((lower <= upper).all()), f"refined bounds of activation {number} leave nothing.")
+        active = lines.stable == 1.0
+        forward.lines[v] = Lines.of(lines.first, lines.left, active, lines.index, lower, upper)
 
 
 def cover(leaves: Leaves, rows: int) -> None:
@@ -214,7 +228,7 @@ def _inputs(forward: Forward, table: Array, leaves: Leaves, part: slice) -> tupl
     span = slice(starts[part][0], starts[part][-1] + depth[-1])
     split = leaves.split[span]
     splits = Splits(np.repeat(np.arange(len(depth)), depth), abs(split) - 1, np.sign(split), leaves.beta[span])
-    slopes = np.repeat(forward.usual[None], len(depth), axis=0)
+    slopes = np.repeat(forward.usual(), len(depth), axis=0)
     own = leaves.alpha[part] >= 0
     slopes[own] = forward.slopes(table[leaves.alpha[part][own]])
     return splits, slopes
@@ -231,7 +245,7 @@ def leaf_bounds(forward: Forward, rows: Array, offset: Array, table: Array, leav
         which = leaves.row[part]
         found = forward.substitute({network.output: rows[which]}, offset[which], slopes, splits)
         multipliers = np.bincount(splits.row, splits.beta * mag[splits.neuron], len(which))
-        bounds[part] = found - forward.error(sizes[which] + multipliers)
+        bounds[part] = found - forward.error(network.output, sizes[which] + multipliers)
     return bounds
 
 

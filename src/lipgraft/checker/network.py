@@ -59,6 +59,12 @@ class Node:
         """The transpose: (R, n) -> (R, n_in) for each input."""
         return (rows,)
 
+    def picked(self, index: Array) -> tuple[Array, ...]:
+        """`back` of the rows that pick one number each: (R,) -> (R, n_in) for each input."""
+        rows = np.zeros((len(index), self.size))
+        rows[np.arange(len(index)), index] = 1.0
+        return self.back(rows)
+
     def magnitude(self) -> Node:
         """The same map with the absolute values of its weights."""
         return self
@@ -127,6 +133,9 @@ class Dense(Weighted):
     def back(self, rows: Array) -> tuple[Array, ...]:
         return (np.matmul(rows, self.weight),)
 
+    def picked(self, index: Array) -> tuple[Array, ...]:
+        return (self.weight[index],)
+
 
 @dataclass(frozen=True)
 class Pad(Node):
@@ -187,8 +196,23 @@ class Conv(Weighted):
                 right = slice(x * dx, x * dx + sx * (columns - 1) + 1, sx)
                 yield y, x, padded[..., down, right]
 
+    def picked(self, index: Array) -> tuple[Array, ...]:
+        """The kernel, placed where the number looks."""
+        if self.upside:
+            return super().picked(index)
+        _, outer, inner, kh, kw = self.weight.shape
+        padded, inside = self._blank(index.astype(np.float64))
+        channel, *corner = np.unravel_index(index, self.grid)
+        number, channels = np.arange(len(index))[:, None], (channel // outer * inner)[:, None] + np.arange(inner)
+        row, column = (place[:, None] * stride for place, stride in zip(corner, self.strides, strict=True))
+        for y in range(kh):
+            for x in range(kw):
+                place = row + y * self.dilations[0], column + x * self.dilations[1]
+                padded[number, channels, *place] = self.weight[channel // outer, channel % outer, :, y, x]
+        return (inside.reshape(len(index), -1),)
+
     def _blank(self, rows: Array) -> tuple[Array, Array]:
-        """A padded image of zeros, and the view of its inside."""
+        """A padded image of zeros for each row, and the view of its inside."""
         (channels, height, width), (top, left, bottom, right) = self.image, self.pads
         padded = np.zeros((len(rows), channels, top + height + bottom, left + width + right), rows.dtype)
         return padded, padded[:, :, top : top + height, left : left + width]
