@@ -242,6 +242,8 @@ class Prover:
                 if sign is not None:
                     slopes[j] = 1.0 if sign > 0 else a
                     added[j] = -sign * (beta or {}).get(first + place, 0.0)
+                elif low >= 0 or high <= 0:
+                    slopes[j] = 1.0 if low >= 0 else a
                 elif rows[j] > 0:
                     usual = 1.0 if high > -low else a
                     slopes[j] = usual if alpha is None else a + alpha[first + place] / 255 * (1 - a)
@@ -254,6 +256,31 @@ class Prover:
         x = row[: len(self.lower)]
         assert not row[len(self.lower) :].any()
         return float(np.maximum(x, 0) @ self.lower + np.minimum(x, 0) @ self.upper + constant)
+
+    def refine(self, wide: type[np.unsignedinteger[Any]] = np.uint8) -> Arrays:
+        """The second pass: better bounds from the second activation on, with random slopes in 255ths or 65535ths."""
+        arrays: Arrays = {}
+        random, most = np.random.default_rng(1), int(np.iinfo(wide).max)
+        for k, (layer, stage) in enumerate(zip(self.layers, self.net.stages, strict=True)):
+            found: list[tuple[int, int, np.float32, np.ndarray]] = []
+            better = Layer(layer.unstable, layer.lower.copy(), layer.upper.copy(), layer.active)
+            for place, j in enumerate(layer.unstable):
+                for side, ends in ((1, better.lower), (-1, better.upper)):
+                    for alpha in random.integers(0, most + 1, (4, self.first[k])):
+                        part = np.append(alpha * (255.0 / most), np.zeros(self.first[-1] - self.first[k]))
+                        value = self.bound(side * stage.z.matrix[j], side * float(stage.z.offset[j]), part) - 1e-6
+                        end = np.nextafter(np.float32(side * value), np.float32(-side * np.inf))
+                        if side * end > side * ends[place]:
+                            ends[place] = end
+                            found.append((int(j), side, end, alpha))
+            self.layers[k] = better
+            if found:
+                neuron, side_, bound, alphas = zip(*found, strict=True)
+                arrays[f"refined_{k}_neuron"] = np.array(neuron, np.int32)
+                arrays[f"refined_{k}_side"] = np.array(side_, np.int8)
+                arrays[f"refined_{k}_bound"] = np.array(bound, np.float32)
+                arrays[f"refined_{k}_alpha"] = np.array(alphas).astype(wide)
+        return arrays
 
     def prove(self, rows: np.ndarray, offset: np.ndarray, limit: int = 400) -> Arrays | None:
         """The leaves' arrays, or None: not proved within so many bounds."""
@@ -310,18 +337,22 @@ def claim(label: int, outputs: int) -> np.ndarray:
     return np.delete(eye[label] - eye, label, axis=0)
 
 
-def certificate(net: Net, lower: np.ndarray, upper: np.ndarray, label: int, digest: str, **meta: Any) -> Arrays | None:
+def certificate(
+    net: Net, lower: np.ndarray, upper: np.ndarray, label: int, digest: str, refine: bool = False, **meta: Any
+) -> Arrays | None:
     """All arrays of an honest certificate of a class, or None where the proof was not found."""
     assert net.out is not None
     prover = Prover(net, lower.astype(float), upper.astype(float))
     rows = claim(label, len(net.out.offset))
+    layers = list(prover.layers)
+    better = prover.refine() if refine else {}
     leaves = prover.prove(rows, np.zeros(len(rows)))
     if leaves is None:
         return None
     facts = {"format": "lipgraft-certificate", "version": 1, "network": digest, "speaks_of": "real", "claim": "class"}
-    arrays = {"meta": packed({**facts, "label": label, **meta}), **leaves}
+    arrays = {"meta": packed({**facts, "label": label, **meta}), **better, **leaves}
     arrays |= {"lower": lower.reshape(net.shape), "upper": upper.reshape(net.shape)}
-    for k, layer in enumerate(prover.layers):
+    for k, layer in enumerate(layers):
         arrays |= {
             f"unstable_{k}": layer.unstable.astype(np.int32),
             f"lower_{k}": layer.lower,
@@ -349,7 +380,7 @@ class Case:
     arrays: Arrays
 
 
-def case(folder: Path, family: str, seed: int, radius: float = 0.15) -> Case | None:
+def case(folder: Path, family: str, seed: int, radius: float = 0.15, refine: bool = False) -> Case | None:
     """A random network and box; None where the proof was not found."""
     net = network(family, seed)
     file = folder / f"{family}-{seed}.onnx"
@@ -358,7 +389,7 @@ def case(folder: Path, family: str, seed: int, radius: float = 0.15) -> Case | N
     centre = np.random.default_rng(seed + 1).uniform(-1, 1, int(np.prod(net.shape))).astype(np.float32)
     label = int(net(centre[None].astype(float)).argmax())
     lower, upper = centre - np.float32(radius), centre + np.float32(radius)
-    arrays = certificate(net, lower, upper, label, digest)
+    arrays = certificate(net, lower, upper, label, digest, refine)
     return None if arrays is None else Case(net, file, digest, arrays)
 
 
