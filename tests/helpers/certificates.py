@@ -40,11 +40,15 @@ class Stage:
 
 @dataclass
 class Net:
-    """A network under construction, in float32 numbers; weights come from `random` unless given."""
+    """A network under construction; weights come from `random` unless given.
+
+    bump: which of the arrays of weights drawn has one number changed.
+    """
 
     shape: tuple[int, ...]
     random: np.random.Generator
     dtype: Any = np.float32
+    bump: int = -1
     stages: list[Stage] = field(default_factory=list)
     nodes: list[Any] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
@@ -66,7 +70,11 @@ class Net:
         return name
 
     def draw(self, *shape: int, scale: float = 1.0) -> np.ndarray:
-        return (self.random.normal(size=shape) * scale).astype(self.dtype)
+        drawn = self.random.normal(size=shape) * scale
+        if self.bump == 0:
+            drawn.flat[drawn.size // 2] += 0.5
+        self.bump -= 1
+        return np.asarray(drawn, self.dtype)
 
     def dense(
         self, x: Affine, outputs: int, weight: np.ndarray | None = None, bias: np.ndarray | None = None
@@ -163,11 +171,11 @@ class Net:
 FAMILIES = ("dense", "deep", "conv", "grouped", "graft", "leaky", "residual", "double")
 
 
-def network(family: str, seed: int) -> Net:
+def network(family: str, seed: int, bump: int = -1) -> Net:
     """A small random network with three outputs."""
-    net = Net((3,), np.random.default_rng(seed), np.float64 if family == "double" else np.float32)
+    net = Net((3,), np.random.default_rng(seed), np.float64 if family == "double" else np.float32, bump)
     if family in ("conv", "grouped"):
-        net = Net((2, 3, 3), net.random)
+        net = Net((2, 3, 3), net.random, bump=bump)
         groups = 2 if family == "grouped" else 1
         h = net.act(net.conv(net.start, 2, stride=1 if groups == 2 else 2, pad=1, groups=groups))
         h = net.act(net.conv(h, 2))

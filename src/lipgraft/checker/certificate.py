@@ -30,7 +30,7 @@ DAMAGED = (
     SyntaxError,
     OverflowError,
     MemoryError,
-    RuntimeError,  # a part that claims to be encrypted; JSON nested too deeply
+    RuntimeError,  # a part that claims to be encrypted
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -70,23 +70,33 @@ class Leaves:
 
 
 class Certificate:
-    """One file. Each reading checks types, shapes and that numbers are finite; nothing is unpickled."""
+    """The arrays of one file. Each reading checks types, shapes and that numbers are finite."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self._arrays = arrays
+        need("meta" in arrays, "the file has no meta.")
         try:
-            with zipfile.ZipFile(path) as parts:
-                need(sum(part.file_size for part in parts.infolist()) < LARGEST, "the file is too large when unpacked.")
-            with np.load(path, allow_pickle=False) as file:
-                self._arrays = {name: np.asarray(file[name]) for name in file.files}
-            self.meta = json.loads(bytes(self._arrays["meta"].astype(np.uint8)))
-        except DAMAGED as error:
-            raise Rejected(f"the file cannot be read ({type(error).__name__}: {error}).") from None
+            self.meta = json.loads(arrays["meta"].tobytes())
+        except (ValueError, RecursionError) as error:
+            raise Rejected(f"the file's meta is no JSON ({error}).") from None
         need(isinstance(self.meta, dict), "the file's meta is no JSON object.")
         need(
             self.meta.get("format") in (PROOF, COUNTEREXAMPLE),
             "the file is neither a certificate nor a counterexample.",
         )
         need(self.meta.get("version", VERSION) == VERSION, f"the file is not of version {VERSION}.")
+
+    @classmethod
+    def read(cls, path: Path) -> Certificate:
+        """Nothing is unpickled, nothing is written."""
+        try:
+            with zipfile.ZipFile(path) as parts:
+                need(sum(part.file_size for part in parts.infolist()) < LARGEST, "the file is too large when unpacked.")
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: np.asarray(file[name]) for name in file.files}
+        except DAMAGED as error:
+            raise Rejected(f"the file cannot be read ({type(error).__name__}: {error}).") from None
+        return cls(arrays)
 
     @property
     def is_proof(self) -> bool:

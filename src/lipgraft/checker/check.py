@@ -97,19 +97,27 @@ def check_file(path: Path, network: Path, exact: int = 0, seed: int = 0) -> Outc
     began, kind, speaks_of = time.perf_counter(), "unreadable", ""
     try:
         digest, net = _load(network)
-        certificate = Certificate(path)
+        certificate = Certificate.read(path)
         kind, speaks_of = "proof" if certificate.is_proof else "counterexample", certificate.speaks_of
-        named = certificate.meta.get("network")
-        need(
-            named == digest, f"it speaks of another network, with the fingerprint {named}; {network.name} has {digest}."
-        )
-        with np.errstate(all="ignore"):
-            check = _proof if certificate.is_proof else _counterexample
-            leaves, margin, repeated = check(certificate, net, exact, np.random.default_rng(seed))
+        leaves, margin, repeated = judge(certificate, digest, net, exact, seed)
     except (Rejected, MemoryError) as error:
         reason = str(error) if isinstance(error, Rejected) else "there is not enough memory to check it."
         return Outcome(path.name, kind, False, reason, speaks_of, seconds=time.perf_counter() - began)
     return Outcome(path.name, kind, True, "", speaks_of, leaves, repeated, margin, time.perf_counter() - began)
+
+
+def judge(
+    certificate: Certificate, digest: str, network: Network, exact: int = 0, seed: int = 0
+) -> tuple[int, float, int]:
+    """How many leaves there are, the least margin, how many were repeated exactly; Rejected if anything is wrong.
+
+    digest: SHA-256 of the network's file.
+    """
+    named = certificate.meta.get("network")
+    need(named == digest, f"it speaks of another network, with the fingerprint {named}, not {digest}.")
+    with np.errstate(all="ignore"):
+        check = _proof if certificate.is_proof else _counterexample
+        return check(certificate, network, exact, np.random.default_rng(seed))
 
 
 def _proof(
@@ -130,7 +138,7 @@ def _proof(
     need(len(bad) == 0, _failed(leaves, margin, bad))
     chosen = random.choice(len(leaves.row), min(exact, len(leaves.row)), replace=False)
     for leaf in chosen:
-        splits, slopes = _inputs(forward, table, leaves, slice(leaf, leaf + 1))
+        splits, slopes = leaf_inputs(forward, table, leaves, slice(leaf, leaf + 1))
         value = exact_bound(forward, rows[leaves.row[leaf]], offset[leaves.row[leaf]], slopes[0], splits)
         need(value > float(hardware[leaves.row[leaf]]), f"leaf {leaf} is not proved in exact arithmetic.")
     return len(leaves.row), float(margin.min()), len(chosen)
@@ -222,7 +230,7 @@ def cover(leaves: Leaves, rows: int) -> None:
             todo.append((half, depth + 1))
 
 
-def _inputs(forward: Forward, table: Array, leaves: Leaves, part: slice) -> tuple[Splits, Array]:
+def leaf_inputs(forward: Forward, table: Array, leaves: Leaves, part: slice) -> tuple[Splits, Array]:
     """The splits and slopes of some leaves."""
     depth, starts = leaves.depth[part], np.cumsum(leaves.depth) - leaves.depth
     span = slice(starts[part][0], starts[part][-1] + depth[-1])
@@ -241,7 +249,7 @@ def leaf_bounds(forward: Forward, rows: Array, offset: Array, table: Array, leav
     mags = [forward.values[network.nodes[v].inputs[0]].mag[lines.index] for v, lines in forward.lines.items()]
     mag = np.concatenate([np.empty(0), *mags])
     for part in forward.chunks(len(leaves.row)):
-        splits, slopes = _inputs(forward, table, leaves, part)
+        splits, slopes = leaf_inputs(forward, table, leaves, part)
         which = leaves.row[part]
         found = forward.substitute({network.output: rows[which]}, offset[which], slopes, splits)
         multipliers = np.bincount(splits.row, splits.beta * mag[splits.neuron], len(which))
