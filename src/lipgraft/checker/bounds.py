@@ -141,7 +141,7 @@ class Forward:
         centre = node.linear(*centres)[0] + bias
         radius, size, touched, mag, off, size32 = absolute.linear(*parts)
         n = node.terms
-        outward = 2 * (n + 6) * U * (size + abs(bias)) + n * ETA * (touched > 0)  # exactly zero stays so
+        outward = 2 * (n + 6) * U * (size + abs(bias)) + 4 * (n + 1) * ETA * (touched > 0)  # zero stays
         off32 = off
         if n:
             sums = size32 + abs(bias)

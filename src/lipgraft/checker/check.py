@@ -18,7 +18,8 @@ import numpy as np
 from lipgraft.checker.bounds import Forward, Lines, Splits
 from lipgraft.checker.certificate import Certificate, Layer, Leaves
 from lipgraft.checker.exact import exact_bound
-from lipgraft.checker.network import Activation, Array, Network, Rejected, need, read_network
+from lipgraft.checker.network import Activation, Array, Network, Rejected, need
+from lipgraft.checker.reader import read_network
 
 NETWORK = "network.onnx"
 
@@ -49,14 +50,15 @@ def check_folder(
 ) -> list[Outcome]:
     """Check all .npz files of a folder.
 
-    network: an ONNX file to use instead of the folder's own. exact: how many leaves, drawn from all proofs, to repeat
-    without rounding.
+    network: an ONNX file to use instead of the folder's own. exact: how many leaves, at most, to repeat without
+    rounding; first proofs are drawn, then leaves of each.
     """
     files = sorted(path for path in folder.glob("*.npz") if path.is_file())
     need(len(files) > 0, f"there are no certificates (.npz) in {folder}.")
     path = folder / NETWORK if network is None else network
     _load(path)  # a network that cannot be read is refused once, not once per file
-    drawn = np.bincount(np.random.default_rng(seed).integers(len(files), size=exact), minlength=len(files))
+    proofs = [i for i, file in enumerate(files) if ".counterexample" not in file.name] or [0]
+    drawn = np.bincount(np.random.default_rng(seed).choice(proofs, exact), minlength=len(files))
     tasks = [(file, path, int(count), seed) for file, count in zip(files, drawn, strict=True)]
     done: dict[Path, Outcome] = {}
 
@@ -83,13 +85,17 @@ def check_folder(
     return [done[file] for file in files]
 
 
-@lru_cache(maxsize=1)
 def _load(path: Path) -> tuple[str, Network]:
     try:
         data = path.read_bytes()
     except OSError as error:
         raise Rejected(f"the network {path} cannot be read: {error.strerror}.") from None
-    return hashlib.sha256(data).hexdigest(), read_network(data)
+    return hashlib.sha256(data).hexdigest(), _parsed(data)
+
+
+@lru_cache(maxsize=1)
+def _parsed(data: bytes) -> Network:
+    return read_network(data)
 
 
 def check_file(path: Path, network: Path, exact: int = 0, seed: int = 0) -> Outcome:

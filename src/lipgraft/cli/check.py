@@ -26,7 +26,9 @@ def check(
         Path | None, typer.Option(help="The ONNX file that the proofs must speak of, instead of the folder's copy.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Files to check at once, each in a process of its own.")] = 1,
-    exact: Annotated[int, typer.Option(min=0, help="Leaves to repeat without rounding, drawn from all proofs.")] = 0,
+    exact: Annotated[
+        int, typer.Option(min=0, help="So many leaves, drawn at random, are repeated without rounding.")
+    ] = 0,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
