@@ -14,7 +14,7 @@ import certificates
 from certificates import FAMILIES, Case, least, network, packed, unpacked
 from lipgraft import interop
 from lipgraft.checker import check_file, read_network
-from lipgraft.checker.bounds import Forward
+from lipgraft.checker.bounds import Forward, Lines
 from lipgraft.checker.certificate import Certificate
 from lipgraft.checker.check import bound_layers, leaf_bounds, leaf_inputs, refine_layers
 from lipgraft.checker.exact import exact_bound
@@ -79,16 +79,17 @@ def test_bounds_of_every_neuron_hold_at_sampled_points(tmp_path: Path, family: s
 def test_a_bound_in_double_precision_is_below_the_exact_one_and_not_by_much(tmp_path: Path, family: str) -> None:
     for case in cases(tmp_path, family, 3, 0.3, refine=True):
         certificate, net = Certificate(case.arrays), read_network(case.file.read_bytes())
-        forward = bound_layers(certificate, net)
-        refine_layers(certificate, forward)
+        plain = bound_layers(certificate, net)
+        refined = refine_layers(certificate, plain)
         rows, offset = certificate.claim(3)
-        table = certificate.fractions("alpha", forward.given)
-        leaves = certificate.leaves(len(rows), len(table), forward.given)
-        rounded = leaf_bounds(forward, rows, offset, table, leaves)
-        for leaf in range(min(4, len(rounded))):
-            splits, slopes = leaf_inputs(forward, table, leaves, slice(leaf, leaf + 1))
+        table = certificate.fractions("alpha", plain.given)
+        leaves = certificate.leaves(len(rows), len(table), plain.given)
+        for leaf in range(min(4, len(leaves.row))):
+            forward, members = plain if leaves.alpha[leaf] < 0 else refined, np.array([leaf])
+            (rounded,) = leaf_bounds(forward, rows, offset, table, leaves, members)
+            splits, slopes = leaf_inputs(forward, table, leaves, members)
             exact = exact_bound(forward, rows[leaves.row[leaf]], 0.0, slopes[0], splits)
-            assert 0 < exact - float(rounded[leaf]) < 1e-9
+            assert 0 < exact - float(rounded) < 1e-9
 
 
 def test_an_accepted_class_is_the_largest_by_a_mixed_integer_program(tmp_path: Path) -> None:
@@ -110,44 +111,60 @@ def test_rows_with_offsets_are_a_claim_too(tmp_path: Path) -> None:
     assert "not proved" in check_file(written(case, tmp_path), case.file).reason
 
 
-def test_a_proof_of_float32_hardware_needs_the_larger_margin(tmp_path: Path) -> None:
-    """With rows whose offset leaves less than the hardware's error, the real claim stands and the other does not."""
-    (case, *_) = cases(tmp_path, "deep", 4, 0.2)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "double"])
+def test_honest_certificates_of_float32_hardware_are_accepted(tmp_path: Path, family: str) -> None:
+    for seed in range(4):
+        case = certificates.case(tmp_path, family, seed, 0.2, True, spare=1e-4, speaks_of="float32")
+        if case is not None:
+            outcome = check_file(written(case, tmp_path), case.file, exact=2)
+            assert outcome.accepted, outcome.reason
+            case.arrays["meta"] = packed({**unpacked(case.arrays), "speaks_of": "real"})
+            assert check_file(written(case, tmp_path), case.file).margin > outcome.margin + 1e-8
+
+
+def test_a_proof_of_float32_hardware_needs_a_larger_margin(tmp_path: Path) -> None:
+    """Where an offset leaves less than the hardware's error, the real claim stands and the other does not."""
+    case = certificates.case(tmp_path, "deep", 1, 0.2, spare=1e-4)
+    assert case is not None
     margin = check_file(written(case, tmp_path), case.file).margin
     rows, facts = certificates.claim(unpacked(case.arrays)["label"], 3), unpacked(case.arrays)
-    for spoken, left, accepted in (("real", 1e-7, True), ("float32", 1e-7, False), ("float32", 1e-3, True)):
+    for spoken, left, accepted in (("real", 1e-8, True), ("float32", 1e-8, False), ("float32", 1e-3, True)):
         case.arrays["meta"] = packed({**facts, "claim": "rows", "speaks_of": spoken})
         case.arrays |= {"rows": rows, "offset": np.full(2, left - margin)}
         outcome = check_file(written(case, tmp_path), case.file)
         assert outcome.accepted is accepted, (spoken, left, outcome.reason)
 
 
-def test_float32_evaluation_in_any_order_stays_within_the_hardware_error() -> None:
-    random, net = np.random.default_rng(0), network("deep", 3)
-    low, high = np.full(3, -1.0), np.full(3, 1.0)
-    forward = interval_pass(read_network(net.onnx()), low, high)
-    allowed = forward.values[forward.network.output].off
+def test_double_weights_that_no_float32_has_allow_no_proof_of_float32_hardware(tmp_path: Path) -> None:
+    case = certificates.case(tmp_path, "double", 0, 0.2, spare=1e-4, speaks_of="float32")
+    assert case is not None
+    assert "float32 numbers" in check_file(written(case, tmp_path), case.file).reason
+
+
+@pytest.mark.parametrize("left", [0.0, 0.1])
+def test_float32_evaluation_in_any_order_stays_within_the_intervals(left: float) -> None:
+    """Of a point: the interval of each logit is as wide as what the hardware may be off."""
+    random, net = np.random.default_rng(0), network("leaky" if left else "deep", 3)
     for _ in range(50):
-        x = random.uniform(low, high).astype(np.float32)
-        exact, values = net(x[None].astype(float))[0], x
-        for node in forward.network.nodes[1:]:
+        x = random.uniform(-1, 1, 3).astype(np.float32)
+        forward, values = interval_pass(read_network(net.onnx()), x.astype(float), x.astype(float), True), x
+        for node, bound in zip(forward.network.nodes[1:], forward.values[1:], strict=True):
             if isinstance(node, Activation):
-                values = np.maximum(values, np.float32(0))
+                values = np.where(values > 0, values, np.float32(left) * values)
             else:
-                order = random.permutation(len(values))
                 weight, total = node.weight.astype(np.float32), node.bias.astype(np.float32)
-                for j in order:
+                for j in random.permutation(len(values)):
                     total = total + weight[:, j] * values[j]
                 values = total
-        assert (abs(values.astype(float) - exact) <= allowed).all()
-    assert (allowed < 1e-4).all()
+            assert values.dtype == np.float32
+            assert ((bound.low <= values) & (values <= bound.high)).all()
+        assert (bound.high - bound.low > 0).all()
+        assert (bound.high - bound.low < 1e-4).all()
 
 
-def interval_pass(net: Network, low: np.ndarray, high: np.ndarray) -> Forward:
+def interval_pass(net: Network, low: np.ndarray, high: np.ndarray, hardware: bool = False) -> Forward:
     """Bounds of every node by intervals alone."""
-    from lipgraft.checker.bounds import Lines
-
-    forward = Forward(net, low, high)
+    forward = Forward(net, low, high, hardware)
     for node, absolute in zip(net.nodes[1:], forward.absolute[1:], strict=True):
         if isinstance(node, Activation):
             z = forward.values[node.inputs[0]]

@@ -206,11 +206,14 @@ class Layer:
 
 
 class Prover:
-    """Branch and bound on one box, in plain double precision with a little to spare."""
+    """Branch and bound on one box, in plain double precision with a little to spare.
 
-    def __init__(self, net: Net, lower: np.ndarray, upper: np.ndarray) -> None:
-        self.net, self.lower, self.upper = net, lower, upper
-        self.layers: list[Layer] = []
+    plain: the layers as CROWN bounds them; layers: after `refine`.
+    """
+
+    def __init__(self, net: Net, lower: np.ndarray, upper: np.ndarray, spare: float = 1e-6) -> None:
+        self.net, self.lower, self.upper, self.spare = net, lower, upper, spare
+        self.plain: list[Layer] = []
         for stage in net.stages:
             ends = []
             for sign in (1, -1):
@@ -218,11 +221,12 @@ class Prover:
                 ends.append([self.bound(row, sign * c) for row, c in zip(rows, stage.z.offset, strict=True)])
             low, high = np.array(ends[0]), -np.array(ends[1])
             zero = ~stage.z.matrix.any(1)  # constants need no room
-            low, high = np.where(zero, stage.z.offset, low - 1e-6), np.where(zero, stage.z.offset, high + 1e-6)
+            low, high = np.where(zero, stage.z.offset, low - spare), np.where(zero, stage.z.offset, high + spare)
             at = np.flatnonzero((low < 0) & (high > 0))
             below, above = np.float32(low[at]), np.float32(high[at])
             below, above = np.nextafter(below, np.float32(-np.inf)), np.nextafter(above, np.float32(np.inf))
-            self.layers.append(Layer(at, below, above, low >= 0))
+            self.plain.append(Layer(at, below, above, low >= 0))
+        self.layers = list(self.plain)
         self.first = np.cumsum([0] + [len(layer.unstable) for layer in self.layers])
 
     def bound(
@@ -233,20 +237,20 @@ class Prover:
         splits: dict[int, int] | None = None,
         beta: dict[int, float] | None = None,
     ) -> float:
-        """The least value of row . variables + constant, by lines. splits: unstable neuron -> sign."""
-        row, first = row.copy(), 0
-        firsts = np.cumsum([0] + [len(layer.unstable) for layer in self.layers])
-        for layer, stage, first in reversed(list(zip(self.layers, self.net.stages, firsts[:-1], strict=False))):
+        """The least value of row . variables + constant, by lines. splits: unstable neuron -> sign.
+
+        alpha: None for CROWN's slopes, which go with the layers before they were refined.
+        """
+        row, layers = row.copy(), self.plain if alpha is None else self.layers
+        firsts = np.cumsum([0] + [len(layer.unstable) for layer in layers])
+        for layer, stage, first in reversed(list(zip(layers, self.net.stages, firsts[:-1], strict=False))):
             a, span = stage.left, slice(stage.first, stage.first + len(stage.z.offset))
             rows, row[span] = row[span].copy(), 0.0
             slopes = np.where(layer.active, 1.0, a)
             added = np.zeros(len(slopes))
             for place, j in enumerate(layer.unstable):
-                low, high, sign = (
-                    float(layer.lower[place]),
-                    float(layer.upper[place]),
-                    (splits or {}).get(first + place),
-                )
+                low, high = float(layer.lower[place]), float(layer.upper[place])
+                sign = (splits or {}).get(first + place)
                 if sign is not None:
                     slopes[j] = 1.0 if sign > 0 else a
                     added[j] = -sign * (beta or {}).get(first + place, 0.0)
@@ -276,7 +280,7 @@ class Prover:
                 for side, ends in ((1, better.lower), (-1, better.upper)):
                     for alpha in random.integers(0, most + 1, (4, self.first[k])):
                         part = np.append(alpha * (255.0 / most), np.zeros(self.first[-1] - self.first[k]))
-                        value = self.bound(side * stage.z.matrix[j], side * float(stage.z.offset[j]), part) - 1e-6
+                        value = self.bound(side * stage.z.matrix[j], side * float(stage.z.offset[j]), part) - self.spare
                         end = np.nextafter(np.float32(side * value), np.float32(-side * np.inf))
                         if side * end > side * ends[place]:
                             ends[place] = end
@@ -305,7 +309,7 @@ class Prover:
             s, splits = todo.pop()
             full, constant = rows[s] @ self.net.out.matrix, float(rows[s] @ self.net.out.offset + offset[s])
             best, which, betas = self._search(full, constant, table, splits)
-            if best > 1e-5:
+            if best > 10 * self.spare:
                 leaves.append((s, which, splits, betas))
                 continue
             free = [j for j in range(count) if j not in splits]
@@ -346,13 +350,19 @@ def claim(label: int, outputs: int) -> np.ndarray:
 
 
 def certificate(
-    net: Net, lower: np.ndarray, upper: np.ndarray, label: int, digest: str, refine: bool = False, **meta: Any
+    net: Net,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    label: int,
+    digest: str,
+    refine: bool = False,
+    spare: float = 1e-6,
+    **meta: Any,
 ) -> Arrays | None:
     """All arrays of an honest certificate of a class, or None where the proof was not found."""
     assert net.out is not None
-    prover = Prover(net, lower.astype(float), upper.astype(float))
+    prover = Prover(net, lower.astype(float), upper.astype(float), spare)
     rows = claim(label, len(net.out.offset))
-    layers = list(prover.layers)
     better = prover.refine() if refine else {}
     leaves = prover.prove(rows, np.zeros(len(rows)))
     if leaves is None:
@@ -360,7 +370,7 @@ def certificate(
     facts = {"format": "lipgraft-certificate", "version": 1, "network": digest, "speaks_of": "real", "claim": "class"}
     arrays = {"meta": packed({**facts, "label": label, **meta}), **better, **leaves}
     arrays |= {"lower": lower.reshape(net.shape), "upper": upper.reshape(net.shape)}
-    for k, layer in enumerate(layers):
+    for k, layer in enumerate(prover.plain):
         arrays |= {
             f"unstable_{k}": layer.unstable.astype(np.int32),
             f"lower_{k}": layer.lower,
@@ -388,7 +398,7 @@ class Case:
     arrays: Arrays
 
 
-def case(folder: Path, family: str, seed: int, radius: float = 0.15, refine: bool = False) -> Case | None:
+def case(folder: Path, family: str, seed: int, radius: float = 0.15, refine: bool = False, **more: Any) -> Case | None:
     """A random network and box; None where the proof was not found."""
     net = network(family, seed)
     file = folder / f"{family}-{seed}.onnx"
@@ -397,7 +407,7 @@ def case(folder: Path, family: str, seed: int, radius: float = 0.15, refine: boo
     centre = np.random.default_rng(seed + 1).uniform(-1, 1, int(np.prod(net.shape))).astype(np.float32)
     label = int(net(centre[None].astype(float)).argmax())
     lower, upper = centre - np.float32(radius), centre + np.float32(radius)
-    arrays = certificate(net, lower, upper, label, digest, refine)
+    arrays = certificate(net, lower, upper, label, digest, refine, **more)
     return None if arrays is None else Case(net, file, digest, arrays)
 
 

@@ -24,6 +24,10 @@ all together rho <= gamma_K S_0, where K adds up the lengths of the sums of all 
 split's multiplier beta adds beta mag(z) to S_0. The constant A_v . b is a sum over all elements of a node, so K counts
 those too. The factor 2 in `Forward.error` is for mag and S_0, which are rounded themselves, and for the subtraction of
 the error. Underflow adds at most ETA (1 + sum mag(w)) for each term of a sum.
+
+Hardware. In float32 a node gives its exact value, of the inputs that it sees, plus some d with |d| <= rho, where
+rho = gamma_n (|W| max(|low|, |high|) + |b|) + n ETA32 with float32's own u. So it is the network with an unknown d at
+each node: intervals and mag get rho added, and where rows A leave a node, c loses |A| . rho.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lipgraft.checker.network import Activation, Array, Network, Node, Weighted, need
+from lipgraft.checker.network import Activation, Array, Network, Node, Sum, Weighted, need
 
 U, U32 = 2.0**-53, 2.0**-24
 ETA, ETA32 = 2.0**-1022, 2.0**-126  # what a product may lose by underflow, even where subnormals are flushed to zero
@@ -43,12 +47,11 @@ CHUNK = 2**22  # numbers held at once by the widest node
 
 @dataclass(frozen=True)
 class Value:
-    """Of a node, all (n,): low <= v(x) <= high, mag as above, off: how far from v(x) float32 hardware may be."""
+    """Of a node, all (n,): low <= v(x) <= high, and mag as above."""
 
     low: Array
     high: Array
     mag: Array
-    off: Array
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,16 @@ class Splits:
 
 
 class Forward:
-    """One box: a pass through the network that ends with bounds and lines for every activation."""
+    """One box: a pass through the network that ends with bounds and lines for every activation.
 
-    def __init__(self, network: Network, lower: Array, upper: Array) -> None:
-        self.network = network
+    hardware: speak of the network as float32 hardware evaluates it.
+    """
+
+    def __init__(self, network: Network, lower: Array, upper: Array, hardware: bool = False) -> None:
+        self.network, self.hardware = network, hardware
         self.absolute = [node.magnitude() for node in network.nodes]
-        self.values = [Value(lower, upper, np.maximum(abs(lower), abs(upper)), np.zeros_like(lower))]
+        self.values = [Value(lower, upper, np.maximum(abs(lower), abs(upper)))]
+        self.rho: list[Array | None] = [None]
         self.lines: dict[int, Lines] = {}
         self.terms = [2.0 * lower.size + 8]  # K of substitution from each node
         self.lost = [2 * ETA * lower.size]  # what underflow may cost it
@@ -119,14 +126,18 @@ class Forward:
         need(2 * self.terms[target] * U < 2.0**-10, "the network is too large for the checker's error bound.")
         return 2 * self.terms[target] * U * sizes + 2 * self.lost[target]
 
-    def _account(self, terms: int, inputs: list[Value]) -> None:
+    def _put(self, value: Value, rho: Array | None, terms: int, inputs: list[Value]) -> None:
+        """The next node. terms: how long its sums are."""
+        if rho is not None:
+            value = Value(value.low - rho, value.high + rho, value.mag + rho)
+            terms += int(np.count_nonzero(rho))
+        self.values.append(value)
+        self.rho.append(rho)
         self.terms.append(self.terms[-1] + terms)
         self.lost.append(self.lost[-1] + terms * ETA * (1 + sum(float(value.mag.sum()) for value in inputs)))
 
     def affine(self, node: Node, absolute: Node) -> None:
-        """Interval arithmetic, W c + b -/+ |W| r, outward; the magnitudes; and what float32 hardware may be off:
-        |W| off + gamma_n (|W| (|v| + off) + |b|).
-        """
+        """Interval arithmetic, W c + b -/+ |W| r, outward; and the magnitudes."""
         inputs = [self.values[i] for i in node.inputs]
         bias = np.zeros(node.size) if node.bias is None else node.bias
         centres, parts = [], []
@@ -134,38 +145,29 @@ class Forward:
             centre = (value.low + value.high) / 2
             radius = np.nextafter(np.maximum(value.high - centre, centre - value.low), np.inf)
             radius = np.where(value.low == value.high, 0.0, radius)
-            largest = np.maximum(abs(value.low), abs(value.high))
-            touched = (largest > 0) * 1.0
+            size = abs(centre) + radius
             centres.append(centre[None])
-            parts.append(np.stack([radius, abs(centre) + radius, touched, value.mag, value.off, largest + value.off]))
+            parts.append(np.stack([radius, size, (size > 0) * 1.0, value.mag]))
         centre = node.linear(*centres)[0] + bias
-        radius, size, touched, mag, off, size32 = absolute.linear(*parts)
-        n = node.terms
-        outward = 2 * (n + 6) * U * (size + abs(bias)) + 4 * (n + 1) * ETA * (touched > 0)  # zero stays
-        off32 = off
-        if n:
-            sums = size32 + abs(bias)
-            need(n < 2**20, "the network's sums are too long for the checker's error bound.")
-            gamma = (n + 1) * U32 / (1 - (n + 1) * U32)
-            off32 = (off + gamma * sums + n * ETA32 * (touched > 0)) * (1 + 2.0**-20)
-            off32 = np.where(sums < LARGEST32, off32, np.inf)
-        low, high = centre - radius - outward, centre + radius + outward
-        self.values.append(Value(low, high, mag + abs(bias) + n * ETA, off32))
-        self._account(n + int(np.count_nonzero(bias)) + len(inputs) + 8, inputs)
+        radius, size, touched, mag = absolute.linear(*parts)
+        size, n = size + abs(bias), node.terms
+        outward = 2 * (n + 6) * U * size + 4 * (n + 1) * ETA * (touched > 0)  # what is zero by its weights stays so
+        value = Value(centre - radius - outward, centre + radius + outward, mag + abs(bias) + n * ETA)
+        rho = rounding32(node, inputs, size, touched > 0) if self.hardware and n else None
+        self._put(value, rho, n + int(np.count_nonzero(bias)) + len(inputs) + 8, inputs)
 
     def activation(self, node: Activation, lines: Lines, low: Array, high: Array) -> None:
         """low, high: what was found for its input; lines: made from the bounds that were given."""
         z, a = self.values[node.inputs[0]], node.slope
-        self.values[node.inputs[0]] = z = Value(low, high, z.mag, z.off)
+        self.values[node.inputs[0]] = z = Value(low, high, z.mag)
         slope, intercept = lines.stable.copy(), np.zeros(node.size)
         slope[lines.index], intercept[lines.index] = 1.0, abs(lines.intercept)
         mag = slope * z.mag + intercept + ETA
-        off = z.off if a == 0 else z.off + 1.001 * U32 * a * (np.maximum(abs(low), abs(high)) + z.off) + ETA32
         left_low, left_high = (np.nextafter(a * end, to) if a else 0 * end for end, to in ((low, -np.inf), (high, 0.0)))
-        value = Value(np.where(low >= 0, low, left_low), np.where(high >= 0, high, left_high), mag, off)
+        value = Value(np.where(low >= 0, low, left_low), np.where(high >= 0, high, left_high), mag)
+        rho = np.where(low < 0, 1.001 * U32 * a * abs(low) + ETA32, 0.0) if self.hardware and a else None
         self.lines[len(self.values)] = lines
-        self.values.append(value)
-        self._account(len(lines.index) + 8, [z])
+        self._put(value, rho, len(lines.index) + 8, [z])
 
     def usual(self) -> Array:
         """CROWN's slopes below, (1, given)."""
@@ -190,34 +192,35 @@ class Forward:
         usual = self.usual()
         low, high = np.empty(len(index)), np.empty(len(index))
         for part in self.chunks(len(index)):
-            pending, constant = self._picked(target, index[part])
-            while max(pending) not in self.lines and max(pending) > 0:  # the same for both sides until lines differ
+            pending, constant, lost = self._picked(target, index[part])
+            while (v := max(pending)) not in self.lines and v > 0:  # the same for both sides until lines differ
+                lost = lost + self._unknown(v, pending[v])
                 constant = constant + self._back(pending)
-            high[part] = -self.substitute({v: -rows for v, rows in pending.items()}, -constant, usual)
-            low[part] = self.substitute(pending, constant, usual)
+            high[part] = -self.substitute({v: -rows for v, rows in pending.items()}, -constant - lost, usual)
+            low[part] = self.substitute(pending, constant - lost, usual)
         error = self.error(target, self.values[target].mag[index])
         return low - error, high + error
 
-    def _picked(self, target: int, index: Array) -> tuple[dict[int, Array], Array]:
-        """Rows that pick one number each, some nodes back, where they are cheap to write down."""
-        scale, constant = np.ones(len(index)), np.zeros(len(index))
-        while True:
-            node = self.network.nodes[target]
+    def _picked(self, target: int, index: Array) -> tuple[dict[int, Array], Array, Array]:
+        """Rows that pick one number each, some nodes back, where they are cheap to write down: rows at nodes, the
+        constant, and what unknown d may cost so far.
+        """
+        scale, constant, lost = np.ones(len(index)), np.zeros(len(index)), np.zeros(len(index))
+        while target not in self.lines and target > 0:
+            node, rho = self.network.nodes[target], self.rho[target]
             constant = constant if node.bias is None else constant + scale * node.bias[index]
-            if type(node) is Weighted:
-                scale = scale * node.weight[index]
-            elif type(node) is not Node or target == 0:
-                break
+            lost = lost if rho is None else lost + abs(scale) * rho[index]
+            if type(node) not in (Node, Weighted):
+                pending: dict[int, Array] = {}
+                for source, part in zip(node.inputs, node.picked(index), strict=True):
+                    rows = part * scale[:, None]
+                    pending[source] = pending[source] + rows if source in pending else rows
+                return pending, constant, lost
+            scale = scale * node.weight[index] if isinstance(node, Weighted) else scale
             (target,) = node.inputs
-        if target in self.lines or target == 0:
-            rows = np.zeros((len(index), node.size))
-            rows[np.arange(len(rows)), index] = scale
-            return {target: rows}, constant
-        pending: dict[int, Array] = {}
-        for source, part in zip(node.inputs, node.picked(index), strict=True):
-            rows = part * scale[:, None]
-            pending[source] = pending[source] + rows if source in pending else rows
-        return pending, constant
+        rows = np.zeros((len(index), self.network.nodes[target].size))
+        rows[np.arange(len(rows)), index] = scale
+        return {target: rows}, constant, lost
 
     def refined(self, target: int, index: Array, sign: Array, alpha: Array) -> Array:
         """Lower bounds of sign times some numbers of a node, each with slopes of its own: (R,)."""
@@ -232,8 +235,8 @@ class Forward:
         self, pending: dict[int, Array], constant: Array, slopes: Array, splits: Splits | None = None
     ) -> Array:
         """The least value over the box of rows that stand at some nodes, each (R, n), plus a constant (R,)."""
-        while max(pending) > 0:
-            v = max(pending)
+        while (v := max(pending)) > 0:
+            constant = constant - self._unknown(v, pending[v])
             if v in self.lines:
                 rows, more = through(self.lines[v], pending.pop(v), slopes, splits)
                 (source,) = self.network.nodes[v].inputs
@@ -245,6 +248,11 @@ class Forward:
         least = np.maximum(rows, 0.0) @ box.low + np.minimum(rows, 0.0) @ box.high + constant
         return np.where(np.isfinite(least), least, np.nan)  # an overflow proves nothing
 
+    def _unknown(self, v: int, rows: Array) -> Array | float:
+        """What the unknown d of a node may take from rows that stand at it."""
+        rho = self.rho[v]
+        return 0.0 if rho is None else abs(rows) @ rho
+
     def _back(self, pending: dict[int, Array]) -> Array | float:
         """Replace the last node, an affine one, by its inputs; return what its bias adds."""
         v = max(pending)
@@ -252,6 +260,21 @@ class Forward:
         for source, part in zip(node.inputs, node.back(rows), strict=True):
             pending[source] = pending[source] + part if source in pending else part
         return 0.0 if node.bias is None else rows @ node.bias
+
+
+def rounding32(node: Node, inputs: list[Value], sizes: Array, touched: Array) -> Array:
+    """rho of a node with sums. sizes: |W| max(|low|, |high|) + |b|; touched: where an input that counts is not zero."""
+    n = node.terms + 1
+    need(n < 2**20, "the network's sums are too long for the checker's error bound.")
+    exact = ~touched
+    if type(node) is Node and node.bias is not None:
+        exact |= node.bias == 0
+    elif type(node) is Weighted and node.bias is None:
+        exact |= (node.weight == 0) | (abs(node.weight) == 1)
+    elif isinstance(node, Sum):
+        exact |= np.any([(value.low == 0) & (value.high == 0) for value in inputs], axis=0)
+    rho = (n * U32 / (1 - n * U32) * sizes + n * ETA32) * (1 + 2.0**-20)
+    return np.where(sizes < LARGEST32, np.where(exact, 0.0, rho), np.inf)
 
 
 def through(lines: Lines, rows: Array, slopes: Array, splits: Splits | None) -> tuple[Array, Array]:

@@ -60,11 +60,12 @@ class Refined:
 
 @dataclass(frozen=True)
 class Leaves:
-    """row, alpha, depth: one per leaf; split, beta: all leaves' splits in one list, each from the root on."""
+    """row, alpha, depth, start: one per leaf; split, beta: all leaves' splits in one list, each from the root on."""
 
     row: Array
     alpha: Array
     depth: Array
+    start: Array
     split: Array
     beta: Array
 
@@ -186,4 +187,4 @@ class Certificate:
         need(len(split) == depth.sum() == len(beta), "leaf_split or leaf_beta is missing.")
         need(bool(split.all()), "leaf_split has a zero.")
         need(bool((beta >= 0).all()), "a multiplier is negative.")
-        return Leaves(row, alpha, depth, split, beta)
+        return Leaves(row, alpha, depth, np.cumsum(depth) - depth, split, beta)

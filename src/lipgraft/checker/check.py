@@ -2,114 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import multiprocessing
-import os
-import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from copy import copy
 
 import numpy as np
 
 from lipgraft.checker.bounds import Forward, Lines, Splits
 from lipgraft.checker.certificate import Certificate, Layer, Leaves
 from lipgraft.checker.exact import exact_bound
-from lipgraft.checker.network import Activation, Array, Network, Rejected, need
-from lipgraft.checker.reader import read_network
-
-NETWORK = "network.onnx"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one file. reason: why it was rejected, or empty; margin: the least proved bound above zero."""
-
-    name: str
-    kind: str  # proof, counterexample or unreadable
-    accepted: bool
-    reason: str
-    speaks_of: str = ""
-    leaves: int = 0
-    exact: int = 0  # leaves repeated without rounding
-    margin: float = 0.0
-    seconds: float = 0.0
-
-
-def check_folder(
-    folder: Path,
-    network: Path | None = None,
-    *,
-    jobs: int = 1,
-    exact: int = 0,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Outcome]:
-    """Check all .npz files of a folder.
-
-    network: an ONNX file to use instead of the folder's own. exact: how many leaves, at most, to repeat without
-    rounding; first proofs are drawn, then leaves of each.
-    """
-    files = sorted(path for path in folder.glob("*.npz") if path.is_file())
-    need(len(files) > 0, f"there are no certificates (.npz) in {folder}.")
-    path = folder / NETWORK if network is None else network
-    _load(path)  # a network that cannot be read is refused once, not once per file
-    proofs = [i for i, file in enumerate(files) if ".counterexample" not in file.name] or [0]
-    drawn = np.bincount(np.random.default_rng(seed).choice(proofs, exact), minlength=len(files))
-    tasks = [(file, path, int(count), seed) for file, count in zip(files, drawn, strict=True)]
-    done: dict[Path, Outcome] = {}
-
-    def keep(file: Path, outcome: Outcome) -> None:
-        done[file] = outcome
-        if progress is not None:
-            progress(len(done), len(files))
-
-    if jobs == 1:
-        for task in tasks:
-            keep(task[0], check_file(*task))
-    else:
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ.setdefault(name, "1")  # one core for each process, which reads this when it starts
-        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            running = {pool.submit(check_file, *task): task[0] for task in tasks}
-            try:
-                for future in as_completed(running):
-                    keep(running[future], future.result())
-            except BrokenProcessPool:
-                raise Rejected(
-                    "a process was ended from outside, perhaps for want of memory; use fewer --jobs."
-                ) from None
-    return [done[file] for file in files]
-
-
-def _load(path: Path) -> tuple[str, Network]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise Rejected(f"the network {path} cannot be read: {error.strerror}.") from None
-    return hashlib.sha256(data).hexdigest(), _parsed(data)
-
-
-@lru_cache(maxsize=1)
-def _parsed(data: bytes) -> Network:
-    return read_network(data)
-
-
-def check_file(path: Path, network: Path, exact: int = 0, seed: int = 0) -> Outcome:
-    """The verdict on one file, a proof or a counterexample."""
-    began, kind, speaks_of = time.perf_counter(), "unreadable", ""
-    try:
-        digest, net = _load(network)
-        certificate = Certificate.read(path)
-        kind, speaks_of = "proof" if certificate.is_proof else "counterexample", certificate.speaks_of
-        leaves, margin, repeated = judge(certificate, digest, net, exact, seed)
-    except (Rejected, MemoryError) as error:
-        reason = str(error) if isinstance(error, Rejected) else "there is not enough memory to check it."
-        return Outcome(path.name, kind, False, reason, speaks_of, seconds=time.perf_counter() - began)
-    return Outcome(path.name, kind, True, "", speaks_of, leaves, repeated, margin, time.perf_counter() - began)
+from lipgraft.checker.network import Activation, Array, Network, need
 
 
 def judge(
@@ -130,23 +30,28 @@ def _proof(
     certificate: Certificate, network: Network, exact: int, random: np.random.Generator
 ) -> tuple[int, float, int]:
     rows, offset = certificate.claim(network.nodes[network.output].size)
-    need(certificate.speaks_of == "real" or network.single, "it speaks of float32, but the network has double weights.")
-    forward = bound_layers(certificate, network)
-    refine_layers(certificate, forward)
-    unstable = forward.given
+    need(
+        certificate.speaks_of == "real" or network.single,
+        "it speaks of float32, but not all of the network's weights are float32 numbers.",
+    )
+    plain = bound_layers(certificate, network)
+    refined = refine_layers(certificate, plain)
+    unstable = plain.given
     table = certificate.fractions("alpha", unstable)
     leaves = certificate.leaves(len(rows), len(table), unstable)
     cover(leaves, len(rows))
-    output = forward.values[network.output]
-    hardware = abs(rows) @ output.off * (1 + 2.0**-20) if certificate.speaks_of == "float32" else np.zeros(len(rows))
-    margin = leaf_bounds(forward, rows, offset, table, leaves) - hardware[leaves.row]
+    margin = np.empty(len(leaves.row))
+    for forward, own in ((plain, False), (refined, True)):  # CROWN's own slopes belong to the bounds of before
+        members = np.flatnonzero((leaves.alpha >= 0) == own)
+        margin[members] = leaf_bounds(forward, rows, offset, table, leaves, members)
     bad = np.flatnonzero(~(margin > 0))
     need(len(bad) == 0, _failed(leaves, margin, bad))
     chosen = random.choice(len(leaves.row), min(exact, len(leaves.row)), replace=False)
     for leaf in chosen:
-        splits, slopes = leaf_inputs(forward, table, leaves, slice(leaf, leaf + 1))
+        forward = plain if leaves.alpha[leaf] < 0 else refined
+        splits, slopes = leaf_inputs(forward, table, leaves, np.array([leaf]))
         value = exact_bound(forward, rows[leaves.row[leaf]], offset[leaves.row[leaf]], slopes[0], splits)
-        need(value > float(hardware[leaves.row[leaf]]), f"leaf {leaf} is not proved in exact arithmetic.")
+        need(value > 0, f"leaf {leaf} is not proved in exact arithmetic.")
     return len(leaves.row), float(margin.min()), len(chosen)
 
 
@@ -162,7 +67,7 @@ def _failed(leaves: Leaves, margin: Array, bad: Array) -> str:
 
 def bound_layers(certificate: Certificate, network: Network) -> Forward:
     """Go through the network; at each activation, show that the bounds given for it hold."""
-    forward = Forward(network, *certificate.box(network.nodes[0].shape))
+    forward = Forward(network, *certificate.box(network.nodes[0].shape), certificate.speaks_of == "float32")
     number = 0
     for node, absolute in zip(network.nodes[1:], forward.absolute[1:], strict=True):
         if isinstance(node, Activation):
@@ -190,8 +95,10 @@ def _bound_activation(forward: Forward, node: Activation, layer: Layer, number: 
     forward.activation(node, lines, low, high)
 
 
-def refine_layers(certificate: Certificate, forward: Forward) -> None:
+def refine_layers(certificate: Certificate, plain: Forward) -> Forward:
     """Again from the first activation on: better bounds, each shown with its own slopes and those before it."""
+    forward = copy(plain)
+    forward.lines = dict(plain.lines)
     for number, (v, lines) in enumerate(list(forward.lines.items())):
         better = certificate.refined(number, forward.network.nodes[v].size, lines.first)
         if len(better.neuron) == 0:
@@ -210,6 +117,7 @@ def refine_layers(certificate: Certificate, forward: Forward) -> None:
         need(bool((lower <= upper).all()), f"refined bounds of activation {number} leave nothing.")
         active = lines.stable == 1.0
         forward.lines[v] = Lines.of(lines.first, lines.left, active, lines.index, lower, upper)
+    return forward
 
 
 def cover(leaves: Leaves, rows: int) -> None:
@@ -236,27 +144,26 @@ def cover(leaves: Leaves, rows: int) -> None:
             todo.append((half, depth + 1))
 
 
-def leaf_inputs(forward: Forward, table: Array, leaves: Leaves, part: slice) -> tuple[Splits, Array]:
-    """The splits and slopes of some leaves."""
-    depth, starts = leaves.depth[part], np.cumsum(leaves.depth) - leaves.depth
-    span = slice(starts[part][0], starts[part][-1] + depth[-1])
-    split = leaves.split[span]
-    splits = Splits(np.repeat(np.arange(len(depth)), depth), abs(split) - 1, np.sign(split), leaves.beta[span])
-    slopes = np.repeat(forward.usual(), len(depth), axis=0)
-    own = leaves.alpha[part] >= 0
-    slopes[own] = forward.slopes(table[leaves.alpha[part][own]])
-    return splits, slopes
+def leaf_inputs(forward: Forward, table: Array, leaves: Leaves, members: Array) -> tuple[Splits, Array]:
+    """The splits and slopes of some leaves, which all have CROWN's slopes or all slopes of the table."""
+    depth = leaves.depth[members]
+    row = np.repeat(np.arange(len(members)), depth)
+    place = (leaves.start[members] - np.cumsum(depth) + depth)[row] + np.arange(len(row))
+    split = leaves.split[place]
+    own = leaves.alpha[members[0]] >= 0
+    slopes = forward.slopes(table[leaves.alpha[members]]) if own else forward.usual()
+    return Splits(row, abs(split) - 1, np.sign(split), leaves.beta[place]), slopes
 
 
-def leaf_bounds(forward: Forward, rows: Array, offset: Array, table: Array, leaves: Leaves) -> Array:
-    """A lower bound of each leaf's row over its part of the box, rounding subtracted: (L,)."""
-    network, bounds = forward.network, np.full(len(leaves.row), -np.inf)
+def leaf_bounds(forward: Forward, rows: Array, offset: Array, table: Array, leaves: Leaves, members: Array) -> Array:
+    """A lower bound of the row of some leaves over each one's part of the box, rounding subtracted."""
+    network, bounds = forward.network, np.empty(len(members))
     sizes = abs(rows) @ forward.values[network.output].mag + abs(offset)
     mags = [forward.values[network.nodes[v].inputs[0]].mag[lines.index] for v, lines in forward.lines.items()]
     mag = np.concatenate([np.empty(0), *mags])
-    for part in forward.chunks(len(leaves.row)):
-        splits, slopes = leaf_inputs(forward, table, leaves, part)
-        which = leaves.row[part]
+    for part in forward.chunks(len(members)):
+        splits, slopes = leaf_inputs(forward, table, leaves, members[part])
+        which = leaves.row[members[part]]
         found = forward.substitute({network.output: rows[which]}, offset[which], slopes, splits)
         multipliers = np.bincount(splits.row, splits.beta * mag[splits.neuron], len(which))
         bounds[part] = found - forward.error(network.output, sizes[which] + multipliers)

@@ -53,6 +53,9 @@ def exact_bound(forward: Forward, row: Array, offset: float, slopes: Array, spli
     while max(pending) > 0:
         v = max(pending)
         rows, node = pending.pop(v), forward.network.nodes[v]
+        rho = forward.rho[v]
+        if rho is not None:
+            constant = constant + Dyadic(-abs(rows.whole), rows.power).dot(Dyadic.of(rho))
         if v in forward.lines:
             parts, more = _through(forward.lines[v], rows, slopes, splits)
         else:

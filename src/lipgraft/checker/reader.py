@@ -102,7 +102,7 @@ class _Reader:
             array = self.onnx.numpy_helper.to_array(tensor)
         except (ValueError, TypeError) as error:
             raise Rejected(f"the constant {name} cannot be read ({error}).") from None
-        self.single &= tensor.data_type != kinds.DOUBLE
+        self.single &= bool((array == array.astype(np.float32)).all())
         self.constants[name] = array if tensor.data_type == kinds.INT64 else array.astype(np.float64)
 
     def value(self, name: str) -> tuple[int, Shape]:
