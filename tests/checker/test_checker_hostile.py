@@ -36,13 +36,21 @@ def splitting(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     """Certificates with splits, multipliers, slopes and refined bounds."""
     folder = tmp_path_factory.mktemp("cases")
     found = []
-    for family, seed, refine in [("dense", 8, False), ("deep", 1, True), ("leaky", 8, False), ("graft", 3, True)]:
-        for more in range(20):
-            case = certificates.case(folder, family, seed + more, 0.55, refine)
-            if case is not None and case.arrays["leaf_depth"].max() > 0:
+    of_float32 = {"spare": 1e-4, "speaks_of": "float32"}
+    for family, seed, refine, facts in [
+        ("dense", 8, False, {}),
+        ("deep", 1, True, {}),
+        ("leaky", 8, False, of_float32),
+        ("graft", 3, True, of_float32),
+    ]:
+        for more in range(60):
+            case = certificates.case(folder, family, seed + more, 0.55, refine, **facts)
+            if case is None or case.arrays["leaf_depth"].max() == 0 or not len(case.arrays["unstable_1"]):
+                continue
+            if any(name.startswith("refined") for name in case.arrays) == refine:
                 found.append(case)
                 break
-    assert len(found) >= 3
+    assert len(found) == 4
     return found
 
 
@@ -194,6 +202,18 @@ def test_a_change_that_leaves_no_proof_is_rejected_with_its_reason(
         outcome = check_file(write(tmp_path / "a.npz", change(case.arrays, np.random.default_rng(0))), case.file)
         assert not outcome.accepted
         assert any(word in outcome.reason for word in reason.split("|")), outcome.reason
+
+
+def test_a_refined_neuron_must_be_listed_as_unstable(tmp_path: Path) -> None:
+    tried = 0
+    for seed in range(12):
+        case = certificates.case(tmp_path, "dense", seed, 0.3, refine=True)
+        stable = [] if case is None else np.setdiff1d(np.arange(5), case.arrays["unstable_1"])
+        if case is not None and len(stable) and "refined_1_neuron" in case.arrays:
+            case.arrays["refined_1_neuron"][0] = stable[0]
+            assert "listed" in check_file(write(tmp_path / "a.npz", case.arrays), case.file).reason
+            tried += 1
+    assert tried > 0
 
 
 def test_a_certificate_carried_over_to_a_changed_network_proves_it_or_nothing(tmp_path: Path) -> None:

@@ -101,6 +101,16 @@ def test_an_accepted_class_is_the_largest_by_a_mixed_integer_program(tmp_path: P
         assert outcome.margin <= exact + 1e-6
 
 
+def test_slopes_in_two_bytes_are_the_same_as_in_one(tmp_path: Path) -> None:
+    """x / 255 = 257 x / 65535."""
+    for case in cases(tmp_path, "deep", 4, 0.4, refine=True):
+        margin = check_file(written(case, tmp_path), case.file).margin
+        for name in [name for name in case.arrays if name == "alpha" or name.endswith("_alpha")]:
+            if case.arrays[name].dtype == np.uint8:
+                case.arrays[name] = case.arrays[name].astype(np.uint16) * np.uint16(257)
+        assert check_file(written(case, tmp_path), case.file).margin == pytest.approx(margin)
+
+
 def test_rows_with_offsets_are_a_claim_too(tmp_path: Path) -> None:
     (case, *_) = cases(tmp_path, "dense", 4, 0.3)
     label = unpacked(case.arrays)["label"]

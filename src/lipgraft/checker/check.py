@@ -9,7 +9,7 @@ import numpy as np
 from lipgraft.checker.bounds import Forward, Lines, Splits
 from lipgraft.checker.certificate import Certificate, Layer, Leaves
 from lipgraft.checker.exact import exact_bound
-from lipgraft.checker.network import Activation, Array, Network, need
+from lipgraft.checker.network import Activation, Array, Network, Rejected, need
 
 
 def judge(
@@ -45,7 +45,11 @@ def _proof(
         members = np.flatnonzero((leaves.alpha >= 0) == own)
         margin[members] = leaf_bounds(forward, rows, offset, table, leaves, members)
     bad = np.flatnonzero(~(margin > 0))
-    need(len(bad) == 0, _failed(leaves, margin, bad))
+    if len(bad):
+        raise Rejected(
+            f"{len(bad)} of {len(leaves.row)} leaves are not proved; the first is leaf {bad[0]} of row "
+            f"{leaves.row[bad[0]]}, whose bound after rounding is {margin[bad[0]]:.6g}."
+        )
     chosen = random.choice(len(leaves.row), min(exact, len(leaves.row)), replace=False)
     for leaf in chosen:
         forward = plain if leaves.alpha[leaf] < 0 else refined
@@ -53,16 +57,6 @@ def _proof(
         value = exact_bound(forward, rows[leaves.row[leaf]], offset[leaves.row[leaf]], slopes[0], splits)
         need(value > 0, f"leaf {leaf} is not proved in exact arithmetic.")
     return len(leaves.row), float(margin.min()), len(chosen)
-
-
-def _failed(leaves: Leaves, margin: Array, bad: Array) -> str:
-    if len(bad) == 0:
-        return ""
-    first = bad[0]
-    return (
-        f"{len(bad)} of {len(leaves.row)} leaves are not proved; the first is leaf {first} of row {leaves.row[first]}, "
-        f"whose bound after rounding is {margin[first]:.6g}."
-    )
 
 
 def bound_layers(certificate: Certificate, network: Network) -> Forward:
@@ -122,9 +116,8 @@ def refine_layers(certificate: Certificate, plain: Forward) -> Forward:
 
 def cover(leaves: Leaves, rows: int) -> None:
     """For each row of the claim, the leaves must be those of a tree in which every split has both signs."""
-    ends = np.cumsum(leaves.depth)
-    split = leaves.split.tolist()
-    paths = [split[end - depth : end] for end, depth in zip(ends.tolist(), leaves.depth.tolist(), strict=True)]
+    split, starts, ends = (part.tolist() for part in (leaves.split, leaves.start, leaves.start + leaves.depth))
+    paths = [split[start:end] for start, end in zip(starts, ends, strict=True)]
     todo: list[tuple[list[int], int]] = [([], 0) for _ in range(rows)]
     for leaf, row in enumerate(leaves.row.tolist()):
         todo[row][0].append(leaf)
