@@ -18,6 +18,7 @@ PACKAGE = Path(lipgraft.__file__).parent
 # TYPE_CHECKING.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("version", "errors", "settings", "files", "locking", "yaml_text", "rounding", "cuda_graph"),
+    ("checker",),
     ("activations",),
     ("network",),
     ("inputs", "box"),
@@ -85,6 +86,24 @@ def test_a_room_imports_only_what_is_above_it(room: str) -> None:
             if package == "lipgraft" and FLOOR[rest.partition(".")[0]] > FLOOR[room]:
                 wrong.append(f"{short(file)}:{line} imports {module}")
     assert not wrong
+
+
+def test_the_checker_shares_no_code_with_what_it_checks() -> None:
+    mine = {module for file in sources("checker") for module, _ in imports(file)}
+    shared = {
+        module for module in mine if module.startswith("lipgraft.") and not module.startswith("lipgraft.checker.")
+    }
+    assert shared == {"lipgraft.errors.LipgraftError"}
+    assert {module.partition(".")[0] for module in mine} - set(sys.stdlib_module_names) == {
+        "lipgraft",
+        "numpy",
+        "onnx",
+        "google",
+    }
+    users = {
+        room_of(file) for file in sources() for module, _ in imports(file) if module.startswith("lipgraft.checker")
+    }
+    assert users == {"checker", "cli"}
 
 
 def test_engines_call_back_instead_of_printing() -> None:

@@ -13,6 +13,7 @@ import typer
 from lipgraft.cli import (
     attack,
     bench,
+    check,
     data,
     export,
     graft,
@@ -44,6 +45,7 @@ app.command("run", epilog=run.EPILOG)(run.run)
 app.command("train", epilog=train.EPILOG)(train.train)
 app.command("graft", epilog=graft.EPILOG)(graft.graft)
 app.command("verify", epilog=verify.EPILOG)(verify.verify)
+app.command("check", epilog=check.EPILOG)(check.check)
 app.command("vnnlib", epilog=vnnlib.EPILOG)(vnnlib.vnnlib)
 app.command("attack", epilog=attack.EPILOG)(attack.attack)
 app.command("lipschitz", epilog=lipschitz.EPILOG)(lipschitz.lipschitz)

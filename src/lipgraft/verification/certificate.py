@@ -84,8 +84,8 @@ class Drafts:
         kinds = all(node.curve.splits_at_zero and node.curve.slopes[0] >= 0 for _, node in network.activations())
         return kinds and all(i in places for i, _ in network.activations())
 
-    def begin(self, images: Sequence[int], prepared: Prepared) -> None:
-        """CROWN's bounds of the neurons of these images."""
+    def begin(self, images: Sequence[int], prepared: Prepared, dtype: torch.dtype) -> None:
+        """CROWN's bounds of the neurons of these images, which are numbers of this type."""
         layout = self.layout
         flat: dict[str, list[Tensor]] = {"loose": [], "lower": [], "upper": []}
         for i in layout.places:
@@ -93,7 +93,6 @@ class Drafts:
             lower, upper = prepared.intervals[node.inputs[0]]
             for name, value in (("loose", unstable(node, lower, upper)), ("lower", lower), ("upper", upper)):
                 flat[name].append(value.flatten(1))
-        dtype = self.box.lower.dtype
         empty = torch.zeros(len(images), 0)
         loose, lower, upper = (torch.cat(parts, 1).cpu() if parts else empty for parts in flat.values())
         for place, image in enumerate(images):
@@ -217,7 +216,7 @@ class Drafts:
         table = np.concatenate(codes) if codes else np.zeros((0, len(draft.open)), np.uint8)
         real = [np.arange(part.neuron.shape[1]) < part.depth[:, None] for part in draft.leaves]
         splits = [(number[part.neuron] + 1) * part.sign for part in draft.leaves]
-        none = np.zeros(0)
+        none = np.zeros(0, np.float32)
         targets = np.concatenate(target)
         arrays["leaf_row"] = (targets - (targets > label)).astype(np.int32)
         arrays["leaf_alpha"] = np.concatenate([np.full(len(rest), -1), np.arange(len(table))]).astype(np.int32)
@@ -225,7 +224,7 @@ class Drafts:
         paths = [split[r] for split, r in zip(splits, real, strict=True)]
         arrays["leaf_split"] = np.concatenate([none, *paths]).astype(np.int32)
         betas = [part.beta[r] for part, r in zip(draft.leaves, real, strict=True)]
-        arrays["leaf_beta"] = np.concatenate([none.astype(arrays["lower"].dtype), *betas])
+        arrays["leaf_beta"] = np.concatenate([none, *betas])
         arrays["alpha"] = _spread(table, open_, number, len(draft.unstable))
 
 

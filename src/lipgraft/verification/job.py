@@ -42,10 +42,9 @@ class Job:
     """network: the model's graph, detached, in the dtype of the search. x: (B, *shape), inside [low, high]; y: (B,).
 
     proof: the graph in double precision, in which proofs are made; None: whatever the search finds is taken as proved.
-
-    eps: (B,), in double precision. box: the B boxes that proofs speak of, rounded outward; inner: those that hold
-    counterexamples, rounded inward. finite: (B,), whether an image's pixels are; those of others are set to a valid
-    one, and they are never bounded.
+    eps: (B,), in double precision. box: the B boxes, rounded outward; exact_box: the same in double precision, which
+    proofs speak of; inner: those that hold counterexamples, rounded inward. finite: (B,), whether an image's pixels
+    are; those of others are set to a valid one, and they are never bounded.
     """
 
     model: nn.Module
@@ -55,6 +54,7 @@ class Job:
     y: Tensor
     eps: Tensor
     box: Box
+    exact_box: Box
     inner: Box
     finite: Tensor
     low: float | None
@@ -91,9 +91,10 @@ class Job:
         finite = torch.isfinite(x).flatten(1).all(1)
         x = torch.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, any_pixel(low, high))
         box, inner = Box.linf(x, radius, low=low, high=high), Box.inside(x, radius, low=low, high=high)
-        drafts = _drafts(proof, settings, box, y) if certificates else None
+        exact_box = Box.linf(_within(x.double(), low, high), radius, low=low, high=high)
+        drafts = _drafts(proof, settings, exact_box, y) if certificates else None
         ledger = Ledger(len(x), x.device, began, drafts)
-        return Job(model, network, proof, x, y, radius, box, inner, finite, low, high, settings, ledger)
+        return Job(model, network, proof, x, y, radius, box, exact_box, inner, finite, low, high, settings, ledger)
 
     # --- what the model says
 
@@ -149,6 +150,11 @@ class Job:
 
     def index(self, images: list[int]) -> Tensor:
         return torch.tensor(images, dtype=torch.int64, device=self.x.device)
+
+
+def _within(x: Tensor, low: float | None, high: float | None) -> Tensor:
+    """The images inside the valid range, an end of which their own type may have rounded."""
+    return x if low is None and high is None else x.clamp(low, high)
 
 
 def _drafts(proof: Network | None, settings: VerifySettings, box: Box, y: Tensor) -> Drafts:

@@ -60,7 +60,7 @@ def crown(job: Job, images: list[int]) -> Outcome[OpenMargins]:
         else:
             prepared = prepare(
                 job.proof,
-                job.box[index].to(dtype=torch.float64),
+                job.exact_box[index],
                 late=late,
                 sound_for=job.x.dtype,
                 hardware=job.settings.speaks_of == "float32",
@@ -70,7 +70,7 @@ def crown(job: Job, images: list[int]) -> Outcome[OpenMargins]:
         margins = round_down(margins, job.x.dtype)
         ledger.note(images, margins, "crown")
         if ledger.drafts is not None:
-            ledger.drafts.begin(images, prepared)
+            ledger.drafts.begin(images, prepared, job.x.dtype)
         for image, share in zip(images, unstable_share(prepared).tolist(), strict=True):
             ledger.unstable[image] = share
         done = proved(margins).all(1).tolist()

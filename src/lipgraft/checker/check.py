@@ -1,0 +1,187 @@
+"""The verdict on a certificate: every bound is recomputed, every leaf proved, and the leaves cover the box."""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+
+from lipgraft.checker.bounds import Forward, Lines, Splits
+from lipgraft.checker.certificate import Certificate, Layer, Leaves
+from lipgraft.checker.exact import exact_bound
+from lipgraft.checker.network import Activation, Array, Network, Rejected, need
+
+
+def judge(
+    certificate: Certificate, digest: str, network: Network, exact: int = 0, seed: int = 0
+) -> tuple[int, float, int]:
+    """How many leaves there are, the least margin, how many were repeated exactly; Rejected if anything is wrong.
+
+    digest: SHA-256 of the network's file.
+    """
+    named = certificate.meta.get("network")
+    need(named == digest, f"it speaks of another network, with the fingerprint {named}, not {digest}.")
+    with np.errstate(all="ignore"):
+        check = _proof if certificate.is_proof else _counterexample
+        return check(certificate, network, exact, np.random.default_rng(seed))
+
+
+def _proof(
+    certificate: Certificate, network: Network, exact: int, random: np.random.Generator
+) -> tuple[int, float, int]:
+    rows, offset = certificate.claim(network.nodes[network.output].size)
+    need(
+        certificate.speaks_of == "real" or network.single,
+        "it speaks of float32, but not all of the network's weights are float32 numbers.",
+    )
+    plain = bound_layers(certificate, network)
+    refined = refine_layers(certificate, plain)
+    unstable = plain.given
+    table = certificate.fractions("alpha", unstable)
+    leaves = certificate.leaves(len(rows), len(table), unstable)
+    cover(leaves, len(rows))
+    margin = np.empty(len(leaves.row))
+    for forward, own in ((plain, False), (refined, True)):  # CROWN's own slopes belong to the bounds of before
+        members = np.flatnonzero((leaves.alpha >= 0) == own)
+        margin[members] = leaf_bounds(forward, rows, offset, table, leaves, members)
+    bad = np.flatnonzero(~(margin > 0))
+    if len(bad):
+        raise Rejected(
+            f"{len(bad)} of {len(leaves.row)} leaves are not proved; the first is leaf {bad[0]} of row "
+            f"{leaves.row[bad[0]]}, whose bound after rounding is {margin[bad[0]]:.6g}."
+        )
+    chosen = random.choice(len(leaves.row), min(exact, len(leaves.row)), replace=False)
+    for leaf in chosen:
+        forward = plain if leaves.alpha[leaf] < 0 else refined
+        splits, slopes = leaf_inputs(forward, table, leaves, np.array([leaf]))
+        value = exact_bound(forward, rows[leaves.row[leaf]], offset[leaves.row[leaf]], slopes[0], splits)
+        need(value > 0, f"leaf {leaf} is not proved in exact arithmetic.")
+    return len(leaves.row), float(margin.min()), len(chosen)
+
+
+def bound_layers(certificate: Certificate, network: Network) -> Forward:
+    """Go through the network; at each activation, show that the bounds given for it hold."""
+    forward = Forward(network, *certificate.box(network.nodes[0].shape), certificate.speaks_of == "float32")
+    number = 0
+    for node, absolute in zip(network.nodes[1:], forward.absolute[1:], strict=True):
+        if isinstance(node, Activation):
+            layer = certificate.layer(number, node.size)
+            _bound_activation(forward, node, layer, number)
+            number += 1
+        else:
+            forward.affine(node, absolute)
+    return forward
+
+
+def _bound_activation(forward: Forward, node: Activation, layer: Layer, number: int) -> None:
+    (source,) = node.inputs
+    low, high = forward.values[source].low.copy(), forward.values[source].high.copy()
+    given, at = np.zeros(node.size, bool), layer.unstable
+    given[at] = True
+    open_ = np.flatnonzero(given | ~((low >= 0) | (high <= 0)))
+    lower, upper = forward.neurons(source, open_)
+    low[open_], high[open_] = np.fmax(low[open_], lower), np.fmin(high[open_], upper)  # NaN tightens nothing
+    wrong = np.flatnonzero(~(given | (low >= 0) | (high <= 0)))
+    need(len(wrong) == 0, f"{len(wrong)} neurons of activation {number} are not listed and not stable ({wrong[:3]}).")
+    wrong = at[~((low[at] >= layer.lower) & (high[at] <= layer.upper))]
+    need(len(wrong) == 0, f"{len(wrong)} bounds given for activation {number} do not hold (neurons {wrong[:3]}).")
+    lines = Lines.of(forward.given, node.slope, low >= 0, at, layer.lower, layer.upper)
+    forward.activation(node, lines, low, high)
+
+
+def refine_layers(certificate: Certificate, plain: Forward) -> Forward:
+    """Again from the first activation on: better bounds, each shown with its own slopes and those before it."""
+    forward = copy(plain)
+    forward.lines = dict(plain.lines)
+    for number, (v, lines) in enumerate(list(forward.lines.items())):
+        better = certificate.refined(number, forward.network.nodes[v].size, lines.first)
+        if len(better.neuron) == 0:
+            continue
+        place = np.searchsorted(lines.index, better.neuron)
+        listed = place < len(lines.index)
+        listed[listed] = lines.index[place[listed]] == better.neuron[listed]
+        need(bool(listed.all()), f"a refined neuron of activation {number} is not listed as unstable.")
+        (source,) = forward.network.nodes[v].inputs
+        found = forward.refined(source, better.neuron, better.side, better.alpha)
+        wrong = better.neuron[~(found >= better.side * better.bound)]
+        need(len(wrong) == 0, f"{len(wrong)} refined bounds of activation {number} do not hold (neurons {wrong[:3]}).")
+        lower, upper, below = lines.lower.copy(), lines.upper.copy(), better.side > 0
+        np.maximum.at(lower, place[below], better.bound[below])  # never wider: mag counts on the intercepts of before
+        np.minimum.at(upper, place[~below], better.bound[~below])
+        need(bool((lower <= upper).all()), f"refined bounds of activation {number} leave nothing.")
+        active = lines.stable == 1.0
+        forward.lines[v] = Lines.of(lines.first, lines.left, active, lines.index, lower, upper)
+    return forward
+
+
+def cover(leaves: Leaves, rows: int) -> None:
+    """For each row of the claim, the leaves must be those of a tree in which every split has both signs."""
+    split, starts, ends = (part.tolist() for part in (leaves.split, leaves.start, leaves.start + leaves.depth))
+    paths = [split[start:end] for start, end in zip(starts, ends, strict=True)]
+    todo: list[tuple[list[int], int]] = [([], 0) for _ in range(rows)]
+    for leaf, row in enumerate(leaves.row.tolist()):
+        todo[row][0].append(leaf)
+        need(len({abs(s) for s in paths[leaf]}) == len(paths[leaf]), f"leaf {leaf} splits a neuron twice.")
+    for row, (members, _) in enumerate(todo):
+        need(len(members) > 0, f"row {row} of the claim has no leaf.")
+    while todo:
+        members, depth = todo.pop()
+        if any(len(paths[leaf]) == depth for leaf in members):
+            need(len(members) == 1, f"leaf {members[0]} and others cover the same part of the box.")
+            continue
+        nexts = [paths[leaf][depth] for leaf in members]
+        need(len({abs(s) for s in nexts}) == 1, f"leaves {members[:3]} part at different neurons.")
+        for sign in (1, -1):
+            half = [leaf for leaf, s in zip(members, nexts, strict=True) if s * sign > 0]
+            need(len(half) > 0, f"a half of the split beside leaf {members[0]} is missing.")
+            todo.append((half, depth + 1))
+
+
+def leaf_inputs(forward: Forward, table: Array, leaves: Leaves, members: Array) -> tuple[Splits, Array]:
+    """The splits and slopes of some leaves, which all have CROWN's slopes or all slopes of the table."""
+    depth = leaves.depth[members]
+    row = np.repeat(np.arange(len(members)), depth)
+    place = (leaves.start[members] - np.cumsum(depth) + depth)[row] + np.arange(len(row))
+    split = leaves.split[place]
+    own = leaves.alpha[members[0]] >= 0
+    slopes = forward.slopes(table[leaves.alpha[members]]) if own else forward.usual()
+    return Splits(row, abs(split) - 1, np.sign(split), leaves.beta[place]), slopes
+
+
+def leaf_bounds(forward: Forward, rows: Array, offset: Array, table: Array, leaves: Leaves, members: Array) -> Array:
+    """A lower bound of the row of some leaves over each one's part of the box, rounding subtracted."""
+    network, bounds = forward.network, np.empty(len(members))
+    sizes = abs(rows) @ forward.values[network.output].mag + abs(offset)
+    mags = [forward.values[network.nodes[v].inputs[0]].mag[lines.index] for v, lines in forward.lines.items()]
+    mag = np.concatenate([np.empty(0), *mags])
+    for part in forward.chunks(len(members)):
+        splits, slopes = leaf_inputs(forward, table, leaves, members[part])
+        which = leaves.row[members[part]]
+        found = forward.substitute({network.output: rows[which]}, offset[which], slopes, splits)
+        multipliers = np.bincount(splits.row, splits.beta * mag[splits.neuron], len(which))
+        bounds[part] = found - forward.error(network.output, sizes[which] + multipliers)
+    return bounds
+
+
+def _counterexample(
+    certificate: Certificate, network: Network, exact: int, random: np.random.Generator
+) -> tuple[int, float, int]:
+    """Interval arithmetic over the single point bounds the rounding of its logits."""
+    lower, upper = certificate.box(network.nodes[0].shape)
+    x = certificate.reals("x", network.nodes[0].shape).reshape(-1)
+    need(bool(((lower <= x) & (x <= upper)).all()), "the point is not in the box.")
+    forward = Forward(network, x, x)
+    for node, absolute in zip(network.nodes[1:], forward.absolute[1:], strict=True):
+        if isinstance(node, Activation):
+            low, high = (getattr(forward.values[node.inputs[0]], end) for end in ("low", "high"))
+            at = np.flatnonzero((low < 0) & (high > 0))
+            forward.activation(node, Lines.of(0, node.slope, low >= 0, at, low[at], high[at]), low, high)
+        else:
+            forward.affine(node, absolute)
+    rows, offset = certificate.claim(network.nodes[network.output].size)
+    logits = forward.values[network.output]
+    most = np.maximum(rows, 0.0) @ logits.high + np.minimum(rows, 0.0) @ logits.low + offset
+    size = abs(rows) @ np.maximum(abs(logits.low), abs(logits.high)) + abs(offset)
+    most += 2.0**-50 * rows.shape[1] * size
+    need(bool((most < 0).any()), "no row of the claim is shown to fail at the point.")
+    return 0, float(-most.min()), 0

@@ -1,0 +1,111 @@
+"""Checking files: one, or all of a folder, in one process or several."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from lipgraft.checker.certificate import Certificate
+from lipgraft.checker.check import judge
+from lipgraft.checker.network import Network, Rejected, need
+from lipgraft.checker.reader import read_network
+
+NETWORK = "network.onnx"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one file. reason: why it was rejected, or empty; margin: the least proved bound above zero."""
+
+    name: str
+    kind: str  # proof, counterexample or unreadable
+    accepted: bool
+    reason: str
+    speaks_of: str = ""
+    leaves: int = 0
+    exact: int = 0  # leaves repeated without rounding
+    margin: float = 0.0
+    seconds: float = 0.0
+
+
+def check_folder(
+    folder: Path,
+    network: Path | None = None,
+    *,
+    jobs: int = 1,
+    exact: int = 0,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Outcome]:
+    """Check all .npz files of a folder.
+
+    network: an ONNX file to use instead of the folder's own. exact: how many leaves, at most, to repeat without
+    rounding; first proofs are drawn, then leaves of each.
+    """
+    files = sorted(path for path in folder.glob("*.npz") if path.is_file())
+    need(len(files) > 0, f"there are no certificates (.npz) in {folder}.")
+    path = folder / NETWORK if network is None else network
+    _load(path)  # a network that cannot be read is refused once, not once per file
+    proofs = [i for i, file in enumerate(files) if ".counterexample" not in file.name] or [0]
+    drawn = np.bincount(np.random.default_rng(seed).choice(proofs, exact), minlength=len(files))
+    tasks = [(file, path, int(count), seed) for file, count in zip(files, drawn, strict=True)]
+    done: dict[Path, Outcome] = {}
+
+    def keep(file: Path, outcome: Outcome) -> None:
+        done[file] = outcome
+        if progress is not None:
+            progress(len(done), len(files))
+
+    if jobs == 1:
+        for task in tasks:
+            keep(task[0], check_file(*task))
+    else:
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ.setdefault(name, "1")  # one core for each process, which reads this when it starts
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+            running = {pool.submit(check_file, *task): task[0] for task in tasks}
+            try:
+                for future in as_completed(running):
+                    keep(running[future], future.result())
+            except BrokenProcessPool:
+                raise Rejected(
+                    "a process was ended from outside, perhaps for want of memory; use fewer --jobs."
+                ) from None
+    return [done[file] for file in files]
+
+
+def _load(path: Path) -> tuple[str, Network]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Rejected(f"the network {path} cannot be read: {error.strerror}.") from None
+    return hashlib.sha256(data).hexdigest(), _parsed(data)
+
+
+@lru_cache(maxsize=1)
+def _parsed(data: bytes) -> Network:
+    return read_network(data)
+
+
+def check_file(path: Path, network: Path, exact: int = 0, seed: int = 0) -> Outcome:
+    """The verdict on one file, a proof or a counterexample."""
+    began, kind, speaks_of = time.perf_counter(), "unreadable", ""
+    try:
+        digest, net = _load(network)
+        certificate = Certificate.read(path)
+        kind, speaks_of = "proof" if certificate.is_proof else "counterexample", certificate.speaks_of
+        leaves, margin, repeated = judge(certificate, digest, net, exact, seed)
+    except (Rejected, MemoryError) as error:
+        reason = str(error) if isinstance(error, Rejected) else "there is not enough memory to check it."
+        return Outcome(path.name, kind, False, reason, speaks_of, seconds=time.perf_counter() - began)
+    return Outcome(path.name, kind, True, "", speaks_of, leaves, repeated, margin, time.perf_counter() - began)

@@ -1,0 +1,67 @@
+"""lipgraft check DIR: recheck certificates with a program that shares no code with the verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipgraft.checker import Outcome, check_folder
+from lipgraft.cli.common import JsonOption, SeedOption, example, print_json, say
+from lipgraft.progress import bar
+
+EPILOG = example(
+    "lipgraft check certificates", "lipgraft check certificates --network net.onnx --jobs 2 --exact 20 --json"
+)
+
+
+def check(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with certificates, as `lipgraft verify --certificates` writes.")
+    ],
+    network: Annotated[
+        Path | None, typer.Option(help="The ONNX file that the proofs must speak of, instead of the folder's copy.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Files to check at once, each in a process of its own.")] = 1,
+    exact: Annotated[
+        int, typer.Option(min=0, help="So many leaves, drawn at random, are repeated without rounding.")
+    ] = 0,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Recompute every bound of every proof in double precision, rounding included; exit code 1 if any is rejected."""
+    with bar("certificates") as progress:
+        outcomes = check_folder(folder, network, jobs=jobs, exact=exact, seed=seed, progress=progress)
+    rejected = [outcome for outcome in outcomes if not outcome.accepted]
+    if json:
+        counts = {"accepted": len(outcomes) - len(rejected), "rejected": len(rejected)}
+        print_json({"folder": str(folder), **counts, "files": [asdict(outcome) for outcome in outcomes]})
+    else:
+        for line in summary(outcomes):
+            say(line)
+        for outcome in rejected:
+            say(f"rejected: {outcome.name}: {outcome.reason}", err=True)
+    if rejected:
+        raise typer.Exit(1)
+
+
+def summary(outcomes: Sequence[Outcome]) -> list[str]:
+    """How many of each kind were checked, and with how much work."""
+    lines = []
+    for kind in ("proof", "counterexample"):
+        of_kind = [outcome for outcome in outcomes if outcome.kind == kind]
+        if of_kind:
+            good = [outcome for outcome in of_kind if outcome.accepted]
+            text = f"{len(good)} of {len(of_kind)} {kind}s checked"
+            if kind == "proof":
+                text += f": {sum(outcome.leaves for outcome in good):,} leaves"
+                exact = sum(outcome.exact for outcome in good)
+                text += f", {exact:,} of them repeated in exact arithmetic" if exact else ""
+                spoken = sorted({outcome.speaks_of for outcome in good})
+                text += f", of the network in {' and '.join(spoken)} arithmetic" if spoken else ""
+            lines.append(text)
+    unreadable = sum(outcome.kind == "unreadable" for outcome in outcomes)
+    return lines + ([f"{unreadable} files could not be read as either"] if unreadable else [])
