@@ -204,6 +204,20 @@ def test_a_change_that_leaves_no_proof_is_rejected_with_its_reason(
         assert any(word in outcome.reason for word in reason.split("|")), outcome.reason
 
 
+def test_a_refined_bound_that_its_slopes_do_not_show_is_rejected(tmp_path: Path) -> None:
+    tried = 0
+    for seed in range(8):
+        case = certificates.case(tmp_path, "deep", seed, 0.3, refine=True)
+        names = [] if case is None else [name for name in case.arrays if name.endswith("_bound")]
+        for name in names:
+            assert case is not None
+            side = case.arrays[name.replace("bound", "side")]
+            changed = {**case.arrays, name: case.arrays[name] + side * np.float32(0.01)}
+            assert "do not hold" in check_file(write(tmp_path / "a.npz", changed), case.file).reason
+            tried += 1
+    assert tried > 5
+
+
 def test_a_refined_neuron_must_be_listed_as_unstable(tmp_path: Path) -> None:
     tried = 0
     for seed in range(12):
@@ -445,6 +459,6 @@ def test_numbers_that_overflow_prove_nothing(tmp_path: Path) -> None:
     net = Net((1,), np.random.default_rng(0), np.float64)
     h = net.start
     for weight in (1e-300, 1e300, 1e300):
-        h = net.dense(h, 1, np.array([[weight]]), np.zeros(1))
+        h = net.dense(h, 1, np.array([[weight]]), np.full(1, 1e-300))
     net.finish(net.dense(h, 2, np.array([[1.0], [0.0]]), np.array([-1e301, 0.0])))
     assert "bound after rounding is nan" in forged(net, tmp_path, np.array([0.5]), np.array([1.0]), 0).reason

@@ -101,6 +101,18 @@ def test_an_accepted_class_is_the_largest_by_a_mixed_integer_program(tmp_path: P
         assert outcome.margin <= exact + 1e-6
 
 
+def test_crowns_own_slopes_go_with_the_bounds_before_they_were_refined(tmp_path: Path) -> None:
+    seen = 0
+    for case in cases(tmp_path, "deep", 8, 0.15, refine=True):
+        refined = [name for name in case.arrays if name.startswith("refined")]
+        case.arrays["leaf_alpha"][:] = -1
+        first = check_file(written(case, tmp_path), case.file)
+        case.arrays = {name: array for name, array in case.arrays.items() if name not in refined}
+        assert check_file(written(case, tmp_path), case.file).margin == first.margin
+        seen += first.accepted and bool(refined)
+    assert seen > 0
+
+
 def test_slopes_in_two_bytes_are_the_same_as_in_one(tmp_path: Path) -> None:
     """x / 255 = 257 x / 65535."""
     for case in cases(tmp_path, "deep", 4, 0.4, refine=True):

@@ -226,9 +226,9 @@ class Forward:
         """Lower bounds of sign times some numbers of a node, each with slopes of its own: (R,)."""
         low = np.empty(len(index))
         for part in self.chunks(len(index)):
-            rows = np.zeros((part.stop - part.start, self.network.nodes[target].size))
-            rows[np.arange(len(rows)), index[part]] = sign[part]
-            low[part] = self.substitute({target: rows}, np.zeros(len(rows)), self.slopes(alpha[part]))
+            pending, constant, lost = self._picked(target, index[part])
+            pending = {v: rows * sign[part, None] for v, rows in pending.items()}
+            low[part] = self.substitute(pending, constant * sign[part] - lost, self.slopes(alpha[part]))
         return low - self.error(target, self.values[target].mag[index])
 
     def substitute(
