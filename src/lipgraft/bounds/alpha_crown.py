@@ -144,7 +144,9 @@ class LowerBound:
         """The lines of every activation. Where it bends at zero alone, only its lower slope is free."""
         layout, count = self.layout, self.rows.shape[2]
         parts = alpha.reshape(len(alpha), layout.parameters, -1 if alpha.shape[1] else 0).unbind(1)
-        slope = (self.negative_slope + parts[0] * (1 - self.negative_slope)).clamp(max=1.0)
+        slope = self.negative_slope + parts[0] * (1 - self.negative_slope)
+        if slope.dtype == torch.float64:  # proofs: the sum may round to more than the one that is allowed
+            slope = slope.clamp(max=1.0)
         slopes = self.base.scatter(1, self.open, torch.where(self.free, slope, self.stable_slope))
         lower_slope = layout.pieces(slopes, count)
         lines = {i: replace(line, lower_slope=lower_slope[i]) for i, line in self.lines.items()}

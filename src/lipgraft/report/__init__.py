@@ -13,7 +13,7 @@ from lipgraft.report.results import (
     Published,
     RunResults,
 )
-from lipgraft.report.table import COLUMNS, headline, heads, published_cell, rows, summary, texts, undecided
+from lipgraft.report.table import COLUMNS, checked, headline, heads, published_cell, rows, summary, texts, undecided
 
 __all__ = [
     "COLUMNS",
@@ -26,6 +26,7 @@ __all__ = [
     "ModelResult",
     "Published",
     "RunResults",
+    "checked",
     "experiment_summary",
     "headline",
     "heads",

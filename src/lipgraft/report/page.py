@@ -15,7 +15,7 @@ from lipgraft.report.charts.registry import COLOURS, Figure, colour, many
 from lipgraft.report.png import data_uri
 from lipgraft.report.results import STATUSES, Example, ExperimentResults, RunResults
 from lipgraft.report.svg import number
-from lipgraft.report.table import COLUMNS, COUNTS, COUNTS_HELP, Row, headline, published_cell, rows
+from lipgraft.report.table import COLUMNS, COUNTS, COUNTS_HELP, Row, checked, headline, published_cell, rows
 from lipgraft.version import __version__
 
 
@@ -60,10 +60,15 @@ class Section:
         return many(self.results)
 
 
+def _lead(results: RunResults) -> str:
+    """What the page says first: what grafting did, and how many proofs were checked."""
+    return " ".join(sentence for sentence in (headline(results), checked(results)) if sentence is not None)
+
+
 def render(results: RunResults) -> str:
     """The page of one run as text. It refers to nothing outside itself."""
     notes = [f"Not finished: {', '.join(results.missing)}."] if results.missing else []
-    return _page([_section(results, "")], title=results.title, lead=headline(results), notes=notes)
+    return _page([_section(results, "")], title=results.title, lead=_lead(results), notes=notes)
 
 
 def render_experiment(results: ExperimentResults) -> str:
@@ -112,7 +117,7 @@ def _section(results: RunResults, anchor: str) -> Section:
     return Section(
         anchor=anchor,
         results=results,
-        headline=headline(results),
+        headline=_lead(results),
         rows=tuple(rows(results)),
         figures=tuple(drawn(results)),
         cards=tuple(_card(results, example) for example in results.examples),

@@ -64,7 +64,8 @@ class ModelResult:
     lipschitz: mean over images by notion; the table shows the first. margins: the certified lower bound of the worst
     margin of each correctly classified image, by one bound method for all models. seconds: of each stage of the run.
     over: how many images each measure speaks of, by its name. paper: the key of `published`.
-    made: commits and devices that its stages were made with.
+    made: commits and devices that its stages were made with. proofs: where they were written down, their "count" and
+    how many an independent checker "accepted".
     """
 
     name: str
@@ -83,6 +84,7 @@ class ModelResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
     over: Mapping[str, int] = field(default_factory=dict)
     made: tuple[Mapping[str, str], ...] = ()
+    proofs: Mapping[str, int] | None = None
 
     @property
     def grafted(self) -> bool:

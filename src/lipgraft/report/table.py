@@ -83,9 +83,17 @@ def undecided(results: RunResults) -> str:
     words = []
     for model in results.models:
         reasons = f" ({_counts(model)[1]})" if model.reasons else ""
-        of = f" of {model.over['time']}" if "time" in model.over else ""
-        words.append(f"{model.title} {model.count(UNKNOWN)}{of}{reasons}")
-    return f"Left open, of the images that reach the verifier: {'; '.join(words)}."
+        words.append(f"{model.title} {model.count(UNKNOWN)} of {len(model.images)}{reasons}")
+    return f"Left open, neither proved nor refuted: {'; '.join(words)}."
+
+
+def checked(results: RunResults) -> str | None:
+    """One sentence on the proofs that were written down and checked; None where none were."""
+    proofs = [model.proofs for model in results.models if model.proofs is not None]
+    if not proofs:
+        return None
+    accepted, count = (sum(one[key] for one in proofs) for key in ("accepted", "count"))
+    return f"{accepted} of {count} proofs checked by a program that shares no code with the verifier."
 
 
 OWN = "sa", "ra", "va", "lipschitz"
@@ -149,6 +157,7 @@ def summary(results: RunResults) -> dict[str, Any]:
                     "margin": m.margin,
                     "over": dict(m.over),
                     "unknown": m.reasons,
+                    "proofs": None if m.proofs is None else dict(m.proofs),
                     "verdicts": {s: m.count(s) for s in sorted({i.status for i in m.images})},
                     "grafted": sum(layer.grafted for layer in m.layers),
                     "neurons": sum(layer.neurons for layer in m.layers),

@@ -123,14 +123,20 @@ class CertifySettings:
     count: int = setting(1000, "First test images to certify.")
     verifier: VerifySettings = setting(VerifySettings(), "Settings of the verifier.")
     margins: str = setting("crown", "Bound method of the certified margins in the report.")
+    certificates: bool = setting(False, "Write a certificate of every proof, and check them all.")
 
     def __post_init__(self) -> None:
         _known("bound method", self.margins, METHODS)
         _at_least(1, count=self.count)
+        if self.certificates and self.verifier.arithmetic != "sound":
+            raise SettingsError("certify.certificates needs certify.verifier.arithmetic: sound.")
 
     def record(self) -> dict[str, Any]:
         """What finished stages know it by: the same text for the same values as before settings had groups."""
-        return {**to_mapping(self), "verifier": flat(self.verifier)}
+        record = {**to_mapping(self), "verifier": flat(self.verifier)}
+        if not self.certificates:  # older versions had none
+            del record["certificates"]
+        return record
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,7 @@ def _model(run: RunDirectory, model: ModelRecipe) -> ModelResult:
         margins=tuple(bounds["margins"]),
         images=tuple(map(_image, read_model(run.store, model.name))),
         published=None if model.paper is None else published(model.paper),
+        proofs=certified.get("proofs"),
         paper=model.paper,
         seconds=_seconds(run, model),
         over={

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from lipgraft import models
+from lipgraft.checker import check_folder
 from lipgraft.data import images
 from lipgraft.runs import measurements
 from lipgraft.runs.certification import identity_of, verify_run
@@ -82,6 +83,7 @@ def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Pat
     Until then the verifier's own store in the folder keeps what is decided, so that a killed run loses no image.
     """
     settings = shop.recipe.certify
+    proofs = shop.run.path / "certificates" / model.name if settings.certificates else None
     live = VerifyProgress(settings=settings.verifier)
     with live if shop.progress else nullcontext():
         rows = verify_run(
@@ -94,9 +96,19 @@ def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Pat
             started=live.started,
             decided=live.decided,
             watch=live.bounded,
+            certificates=proofs,
         )
     write_model(shop.run.store, model.name, rows)
-    return asdict(measure([row.verdict for row in rows]))
+    measures = asdict(measure([row.verdict for row in rows]))
+    return measures if proofs is None else {**measures, "proofs": _checked(proofs)}
+
+
+def _checked(folder: Path) -> dict[str, int]:
+    """How many proofs there are, and how many of them the checker accepts."""
+    if not any(folder.glob("*.npz")):
+        return {"count": 0, "accepted": 0}
+    outcomes = [outcome for outcome in check_folder(folder) if outcome.kind != "counterexample"]
+    return {"count": len(outcomes), "accepted": sum(outcome.accepted for outcome in outcomes)}
 
 
 def _verdicts(shop: Workshop, model: ModelRecipe) -> Handover:
