@@ -166,7 +166,7 @@ def test_every_region_gets_its_share_of_the_time(tmp_path: Path, monkeypatch: py
     """Three regions; the first never ends. The others still get their turn, and the first then what they left over."""
     asked: list[tuple[float, float]] = []
 
-    def decide(subject: object, region: Region, deadline: float, settings: object) -> VnnResult:
+    def decide(subject: object, region: Region, deadline: float, *_: object) -> VnnResult:
         now = time.monotonic()
         asked.append((float(region.lower[0]), deadline - now))
         if float(region.lower[0]) < 0.1:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -47,18 +47,19 @@ def check_folder(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Outcome]:
-    """Check all .npz files of a folder.
+    """Check all .npz files of a folder and the folders in it, each with the network beside it.
 
-    network: an ONNX file to use instead of the folder's own. exact: how many leaves, at most, to repeat without
+    network: an ONNX file to use instead. exact: how many leaves, at most, to repeat without
     rounding; first proofs are drawn, then leaves of each.
     """
-    files = sorted(path for path in folder.glob("*.npz") if path.is_file())
+    files = sorted(path for path in folder.rglob("*.npz") if path.is_file())
     need(len(files) > 0, f"there are no certificates (.npz) in {folder}.")
-    path = folder / NETWORK if network is None else network
-    _load(path)  # a network that cannot be read is refused once, not once per file
+    networks = [file.parent / NETWORK if network is None else network for file in files]
+    for path in dict.fromkeys(networks):
+        _load(path)  # a network that cannot be read is refused once, not once per file
     proofs = [i for i, file in enumerate(files) if ".counterexample" not in file.name] or [0]
     drawn = np.bincount(np.random.default_rng(seed).choice(proofs, exact), minlength=len(files))
-    tasks = [(file, path, int(count), seed) for file, count in zip(files, drawn, strict=True)]
+    tasks = [(*task, seed) for task in zip(files, networks, drawn.tolist(), strict=True)]
     done: dict[Path, Outcome] = {}
 
     def keep(file: Path, outcome: Outcome) -> None:
@@ -81,7 +82,7 @@ def check_folder(
                 raise Rejected(
                     "a process was ended from outside, perhaps for want of memory; use fewer --jobs."
                 ) from None
-    return [done[file] for file in files]
+    return [replace(done[file], name=file.relative_to(folder).as_posix()) for file in files]
 
 
 def _load(path: Path) -> tuple[str, Network]:

@@ -27,7 +27,7 @@ from lipgraft.cli.common import (
 )
 from lipgraft.cli.startup import command_began
 from lipgraft.errors import NumericalError, SettingsError
-from lipgraft.files import check_file
+from lipgraft.files import check_file, check_folder
 from lipgraft.interop import (
     InstanceResult,
     InstancesSummary,
@@ -43,6 +43,7 @@ from lipgraft.verification import VerifySettings
 EPILOG = example(
     "lipgraft vnnlib net.onnx property.vnnlib --timeout 60 --results result.txt",
     "lipgraft vnnlib --instances exported/instances.csv",
+    "lipgraft vnnlib net.onnx property.vnnlib --certificates proofs && lipgraft check proofs",
 )
 
 
@@ -61,6 +62,10 @@ def vnnlib(
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the results of a table; default `results` beside it.")
+    ] = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for a certificate of every proof, for `lipgraft check`."),
     ] = None,
     arithmetic: ArithmeticOption = None,
     speaks_of: SpeaksOfOption = None,
@@ -83,14 +88,16 @@ def vnnlib(
     if settings.limits.total_seconds is not None:
         raise SettingsError("total_seconds is for `lipgraft verify`; use --timeout, seconds per property.")
     where = resolve_device(device)
+    if certificates is not None:
+        check_folder(certificates)
     if net is not None and spec is not None:
         if results is not None:
             check_file(results)
-        _property(net, spec, results, settings, where, json=json)
+        _property(net, spec, results, settings, where, certificates, json=json)
     elif instances is not None:
         folder = out or instances.parent / "results"
         given = settings.limits.timeout if "timeout" in chosen.get("limits", {}) else None
-        _table(instances, folder, given, settings, where, json=json)
+        _table(instances, folder, given, settings, where, certificates, json=json)
 
 
 def _check_question(
@@ -108,12 +115,26 @@ def _check_question(
 
 
 def _property(
-    net: Path, spec: Path, results: Path | None, settings: VerifySettings, device: torch.device, *, json: bool
+    net: Path,
+    spec: Path,
+    results: Path | None,
+    settings: VerifySettings,
+    device: torch.device,
+    certificates: Path | None,
+    *,
+    json: bool,
 ) -> None:
     """Print one word; everything else that is for people goes to standard error."""
     began = command_began()
     answer = verify_vnnlib(
-        net, spec, settings.limits.timeout, device=device, results=results, settings=settings, started=began
+        net,
+        spec,
+        settings.limits.timeout,
+        device=device,
+        results=results,
+        settings=settings,
+        started=began,
+        certificates=certificates,
     )
     if answer.status == "error":
         raise NumericalError(f"{spec.name} of {net.name} could not be decided: {answer.reason}.")
@@ -131,6 +152,7 @@ def _table(
     timeout: float | None,
     settings: VerifySettings,
     device: torch.device,
+    certificates: Path | None,
     *,
     json: bool,
 ) -> None:
@@ -146,7 +168,13 @@ def _table(
 
         with held(folder):
             summary = verify_instances(
-                table, out=folder, timeout=timeout, device=device, settings=settings, progress=show
+                table,
+                out=folder,
+                timeout=timeout,
+                device=device,
+                settings=settings,
+                progress=show,
+                certificates=certificates,
             )
     if json:
         print_json(_report(summary))

@@ -92,6 +92,7 @@ def verify_instances(
     device: torch.device | str = "cpu",
     settings: VerifySettings | None = None,
     progress: Callable[[int, int, InstanceResult], None] | None = None,
+    certificates: str | os.PathLike[str] | None = None,
 ) -> InstancesSummary:
     """Verify every instance of an instances.csv.
 
@@ -99,6 +100,8 @@ def verify_instances(
     csv. What stands there for the same files, seconds and settings is not done again, unless it was an error.
     timeout: seconds per instance, instead of the csv's. A file that cannot be used makes its instance an "error".
     progress: called with how many are done, how many there are, and the result, after each that is not from before.
+    certificates: a folder that gets a folder for every instance; one that was "unsat" before is proved again if its
+    folder is not there.
     """
     table = Path(path)
     folder = table.parent / "results" if out is None else Path(out)
@@ -114,12 +117,15 @@ def verify_instances(
         files = _found(table.parent / instance.onnx), _found(table.parent / instance.vnnlib)
         mark = f"{mark_of(files[0])}-{_property_mark(files[1])}-{asked}"
         old = known.get((instance.onnx, instance.vnnlib, seconds, mark))
-        if old is not None and old.status != "error" and UNREADABLE not in mark:
+        name = f"{number:05d}_{_stem(instance.vnnlib)}"
+        proofs = None if certificates is None else Path(certificates) / name
+        kept = proofs is None or old is None or old.status != "unsat" or proofs.is_dir()
+        if old is not None and old.status != "error" and UNREADABLE not in mark and kept:
             reused += 1
             results.append(old)
             continue
-        answer = _verified(networks, files, seconds, settings)
-        write_result(folder / f"{number:05d}_{_stem(instance.vnnlib)}.txt", answer.text())
+        answer = _verified(networks, files, seconds, settings, proofs)
+        write_result(folder / f"{name}.txt", answer.text())
         result = InstanceResult(
             instance.onnx,
             instance.vnnlib,
@@ -153,7 +159,11 @@ class _Networks:
 
 
 def _verified(
-    networks: _Networks, files: tuple[Path, Path], seconds: float, settings: VerifySettings | None
+    networks: _Networks,
+    files: tuple[Path, Path],
+    seconds: float,
+    settings: VerifySettings | None,
+    certificates: Path | None,
 ) -> VnnResult:
     """One instance; what is wrong with its files is its result."""
     started = time.monotonic()
@@ -161,7 +171,9 @@ def _verified(
     try:
         specification = read_vnnlib(files[1], deadline=deadline)
         subject = networks.read(files[0], deadline)
-        answer = verify_specification(subject, specification, deadline, where=str(files[1]), settings=settings)
+        answer = verify_specification(
+            subject, specification, deadline, where=str(files[1]), settings=settings, certificates=certificates
+        )
     except OutOfTime:
         answer = VnnResult("timeout")
     except (LipgraftError, RuntimeError, MemoryError) as error:  # one that fails takes no other with it

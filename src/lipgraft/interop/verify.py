@@ -9,11 +9,14 @@ from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from lipgraft.errors import SettingsError
+from lipgraft.files import check_folder
+from lipgraft.interop.certificates import CertificateFolder
 from lipgraft.interop.clock import OutOfTime, check_time
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.falsify import QUICK, falsify
@@ -27,8 +30,7 @@ from lipgraft.interop.specification import Region, Specification
 from lipgraft.interop.splitting import MOST_INPUTS, split_inputs
 from lipgraft.interop.vnnlib import read_vnnlib
 from lipgraft.rounding import inner_box
-from lipgraft.verification import VerifySettings
-from lipgraft.verification import verify as verify_images
+from lipgraft.verification import VerifySettings, verify_stream
 
 PathLike = str | os.PathLike[str]
 CHECKED = 16  # points of a property at which the import is compared with onnxruntime
@@ -59,12 +61,13 @@ def verify_vnnlib(
     results: PathLike | None = None,
     settings: VerifySettings | None = None,
     started: float | None = None,
+    certificates: PathLike | None = None,
 ) -> VnnResult:
     """Can the network do what the specification describes? "unsat": never; "sat": here is how.
 
     timeout: seconds for everything, reading included. results: a file that gets the word and the counterexample. A
     file that cannot be used is a LipgraftError, and "error" in the results. started: when the seconds began to run, by
-    time.monotonic; by default now.
+    time.monotonic; by default now. certificates: a folder that gets a certificate for every region that is proved.
     """
     started = time.monotonic() if started is None else started
     if not timeout > 0:
@@ -74,7 +77,9 @@ def verify_vnnlib(
     try:
         specification = read_vnnlib(vnnlib_path, deadline=deadline)
         subject = Subject.read(onnx_path, device, deadline=deadline)
-        result = verify_specification(subject, specification, deadline, where=str(vnnlib_path), settings=settings)
+        result = verify_specification(
+            subject, specification, deadline, where=str(vnnlib_path), settings=settings, certificates=certificates
+        )
     except OutOfTime:
         result = VnnResult("timeout")
     finally:
@@ -90,8 +95,13 @@ def verify_specification(
     *,
     where: str = "the specification",
     settings: VerifySettings | None = None,
+    certificates: PathLike | None = None,
 ) -> VnnResult:
-    """Decide every region, until one is violated. deadline: by time.monotonic."""
+    """Decide every region, until one is violated. deadline: by time.monotonic.
+
+    certificates: a folder that gets a folder for every region that is proved, with the region's network in it (see
+    `PropertyNetwork`) and a certificate that its class 0 wins. Boxes are not halved then, as such proofs have no file.
+    """
     _check_counts(subject, specification, where)
     chosen = settings or VerifySettings()
     try:
@@ -106,11 +116,17 @@ def verify_specification(
         count = sum(1 for _ in specification.expand(deadline))
     except OutOfTime:
         return VnnResult("timeout")
-    return _decide_all(subject, specification, count, deadline, chosen)
+    kept = None if certificates is None else check_folder(certificates)
+    return _decide_all(subject, specification, count, deadline, chosen, kept)
 
 
 def _decide_all(
-    subject: Subject, specification: Specification, count: int, deadline: float, settings: VerifySettings
+    subject: Subject,
+    specification: Specification,
+    count: int,
+    deadline: float,
+    settings: VerifySettings,
+    kept: Path | None,
 ) -> VnnResult:
     """Every region in turn, each for its share of the time that is left; what some leave over goes to the open ones.
 
@@ -126,7 +142,9 @@ def _decide_all(
             for turn, (number, region) in enumerate(turns):
                 check_time(deadline)
                 now = time.monotonic()
-                result = _decide(subject, region, now + (deadline - now) / (len(waiting) - turn), settings)
+                share = now + (deadline - now) / (len(waiting) - turn)
+                folder = None if kept is None else kept / f"region-{number:05d}"
+                result = _decide(subject, region, share, settings, folder)
                 method = result.method or method
                 if result.status == "sat":
                     return result
@@ -172,9 +190,11 @@ def _check_counts(subject: Subject, specification: Specification, where: str) ->
         )
 
 
-def _decide(subject: Subject, region: Region, deadline: float, settings: VerifySettings) -> VnnResult:
+def _decide(
+    subject: Subject, region: Region, deadline: float, settings: VerifySettings, folder: Path | None
+) -> VnnResult:
     """Attack, then prove: by halving the box where inputs are few, otherwise by the verifier of images."""
-    few = len(region.lower) <= MOST_INPUTS and settings.speaks_of == "real"
+    few = len(region.lower) <= MOST_INPUTS and settings.speaks_of == "real" and folder is None
     left = deadline - time.monotonic()
     if left <= 0:
         return VnnResult("timeout")
@@ -191,7 +211,7 @@ def _decide(subject: Subject, region: Region, deadline: float, settings: VerifyS
         sound = settings.arithmetic == "sound"
         split = split_inputs(_property(subject, region, double=sound), region, subject.judge, deadline, sound=sound)
         return VnnResult(split.status, split.counterexample, method="input-splitting")
-    return _by_verifier(subject, region, _property(subject, region), deadline, settings)
+    return _by_verifier(subject, region, _property(subject, region), deadline, settings, folder)
 
 
 def _property(subject: Subject, region: Region, *, double: bool = False) -> PropertyNetwork:
@@ -204,7 +224,12 @@ def _property(subject: Subject, region: Region, *, double: bool = False) -> Prop
 
 
 def _by_verifier(
-    subject: Subject, region: Region, model: PropertyNetwork, deadline: float, settings: VerifySettings
+    subject: Subject,
+    region: Region,
+    model: PropertyNetwork,
+    deadline: float,
+    settings: VerifySettings,
+    folder: Path | None,
 ) -> VnnResult:
     """The property is a classifier now: is class 0 certain in the box [-1, 1]?"""
     left = deadline - time.monotonic()
@@ -212,9 +237,13 @@ def _by_verifier(
         return VnnResult("timeout", method="pgd")
     limited = settings.changed(limits={"timeout": left, "total_seconds": left})
     zero = torch.zeros_like(model.centre)[None]
-    [verdict] = verify_images(model, zero, torch.zeros(1, dtype=torch.int64), 1.0, low=-1.0, high=1.0, settings=limited)
+    y = torch.zeros(1, dtype=torch.int64)
+    stream = verify_stream(model, zero, y, 1.0, low=-1.0, high=1.0, settings=limited, certificates=folder is not None)
+    [(_, verdict)] = stream
     method = "pgd" if verdict.method == "misclassified" else verdict.method
     if verdict.status == "verified":
+        if folder is not None and verdict.certificate is not None:
+            CertificateFolder(folder).put(0, verdict.certificate)
         return VnnResult("unsat", method=method)
     if verdict.counterexample is not None:
         point = model.inputs(verdict.counterexample.to(model.centre)[None])

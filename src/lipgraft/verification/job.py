@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from lipgraft.box import Box
 from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.inputs import any_pixel, check_classes, labels, pixels, radii
 from lipgraft.network import (
+    Activation,
     Graft,
     Network,
     Node,
@@ -180,15 +181,29 @@ def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
             "a proof about float32 speaks of the steps that are computed, and BatchNorm takes others than its folded "
             "form; fold it first, with lipgraft.models.fold_batchnorm(model)."
         )
-    same = network.to(dtype=torch.float64)
+    same = _as_computed(network).to(dtype=torch.float64)
     if speaks_of == "float32" or like(network).dtype == torch.float64:
         return same
     try:
         again = kinks_at_zero(trace(copy.deepcopy(model).double(), network.input_shape, check=False))
     except (UnsupportedOperationError, RuntimeError, TypeError):
         return same
-    again = again.to(device=like(network).device, dtype=torch.float64)
+    again = _as_computed(again, like(network).dtype).to(device=like(network).device, dtype=torch.float64)
     return again if _alike(again, same) else same
+
+
+def _as_computed(network: Network, dtype: torch.dtype | None = None) -> Network:
+    """The graph with the parameters of its curves, as a leaky slope, rounded to the type that the model computes in."""
+    dtype = dtype or like(network).dtype
+
+    def rounded(node: Node) -> Node:
+        if not isinstance(node, Activation):
+            return node
+        own = {field.name: getattr(node.curve, field.name) for field in fields(node.curve)}
+        numbers = {name: float(torch.tensor(v, dtype=dtype)) for name, v in own.items() if isinstance(v, float)}
+        return replace(node, curve=replace(node.curve, **numbers))
+
+    return Network(tuple(rounded(node) for node in network.nodes), network.output)
 
 
 def _alike(one: Network, other: Network) -> bool:
