@@ -13,14 +13,14 @@ from lipgraft.checker.network import Activation, Array, Network, Rejected, need
 
 
 def judge(
-    certificate: Certificate, digest: str, network: Network, exact: int = 0, seed: int = 0
+    certificate: Certificate, digest: str | None, network: Network, exact: int = 0, seed: int = 0
 ) -> tuple[int, float, int]:
     """How many leaves there are, the least margin, how many were repeated exactly; Rejected if anything is wrong.
 
-    digest: SHA-256 of the network's file.
+    digest: SHA-256 of the network's file; None: whatever network the certificate was made for, it must hold for this.
     """
     named = certificate.meta.get("network")
-    need(named == digest, f"it speaks of another network, with the fingerprint {named}, not {digest}.")
+    need(digest in (named, None), f"it speaks of another network, with the fingerprint {named}, not {digest}.")
     with np.errstate(all="ignore"):
         check = _proof if certificate.is_proof else _counterexample
         return check(certificate, network, exact, np.random.default_rng(seed))

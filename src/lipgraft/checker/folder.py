@@ -17,6 +17,7 @@ import numpy as np
 
 from lipgraft.checker.certificate import Certificate
 from lipgraft.checker.check import judge
+from lipgraft.checker.checkpoint import read_checkpoint
 from lipgraft.checker.network import Network, Rejected, need
 from lipgraft.checker.reader import read_network
 
@@ -49,8 +50,8 @@ def check_folder(
 ) -> list[Outcome]:
     """Check all .npz files of a folder and the folders in it, each with the network beside it.
 
-    network: an ONNX file to use instead. exact: how many leaves, at most, to repeat without
-    rounding; first proofs are drawn, then leaves of each.
+    network: an ONNX file, or a checkpoint of lipgraft (.safetensors), to use instead. exact: how many leaves, at most,
+    to repeat without rounding; first proofs are drawn, then leaves of each.
     """
     files = sorted(path for path in folder.rglob("*.npz") if path.is_file())
     need(len(files) > 0, f"there are no certificates (.npz) in {folder}.")
@@ -85,17 +86,20 @@ def check_folder(
     return [replace(done[file], name=file.relative_to(folder).as_posix()) for file in files]
 
 
-def _load(path: Path) -> tuple[str, Network]:
+def _load(path: Path) -> tuple[str | None, Network]:
+    """The network and its fingerprint; a checkpoint has none, as certificates name the ONNX file they came with."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise Rejected(f"the network {path} cannot be read: {error.strerror}.") from None
-    return hashlib.sha256(data).hexdigest(), _parsed(data)
+    if path.suffix == ".safetensors":
+        return None, _parsed(data, read_checkpoint)
+    return hashlib.sha256(data).hexdigest(), _parsed(data, read_network)
 
 
 @lru_cache(maxsize=1)
-def _parsed(data: bytes) -> Network:
-    return read_network(data)
+def _parsed(data: bytes, read: Callable[[bytes], Network]) -> Network:
+    return read(data)
 
 
 def check_file(path: Path, network: Path, exact: int = 0, seed: int = 0) -> Outcome:

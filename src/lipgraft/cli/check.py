@@ -23,7 +23,8 @@ def check(
         Path, typer.Argument(help="Folder with certificates, as `lipgraft verify --certificates` writes.")
     ],
     network: Annotated[
-        Path | None, typer.Option(help="The ONNX file that the proofs must speak of, instead of the folder's copy.")
+        Path | None,
+        typer.Option(help="An ONNX file or checkpoint that the proofs must hold for, instead of the folder's network."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Files to check at once, each in a process of its own.")] = 1,
     exact: Annotated[
