@@ -32,6 +32,7 @@ from lipgraft.report import (
     render_experiment,
     rows,
     summary,
+    undecided,
 )
 from lipgraft.report.charts import FIGURES, drawn
 from lipgraft.report.charts.compare import front
@@ -385,17 +386,29 @@ def test_every_table_says_over_how_many_images_it_speaks_and_what_is_open() -> N
     unknown = tuple(ImageResult(i, 0, "unknown", "bab", 1.0, r) for i, r in enumerate(("timeout", "timeout", "memory")))
     one = model("one", va=0.75, ra=0.7, over=over, images=unknown)
     page = texts_of(render(results(one)))
-    for words in ("of 60", "of 12", "of 9", "memory 1, timeout 2"):
+    for words in ("of 60", "of 12", "of 9", "3 of 3 (memory 1, timeout 2)"):
         assert words in page
     experiment = ExperimentResults("t", "T", "About.", "smoke", "", 0, (results(one),))
     table = markdown(experiment)
     assert (
         "| model | SA % of 60 | RA % of 60 | VA % of 12 | UNR % | Lipschitz of 20 | Time s | Reached | Open |" in table
     )
-    assert "| 9 | memory 1, timeout 2 |" in table
+    assert "| 9 | 3 of 3 (memory 1, timeout 2) |" in table
     [found] = summary(results(one))["models"]
     assert found["over"] == over
     assert found["unknown"] == {"memory": 1, "timeout": 2}
+
+
+def test_open_images_are_counted_among_all_since_not_all_of_them_reach_the_verifier() -> None:
+    late = tuple(ImageResult(i, 0, "unknown", None, 0.0, "timeout") for i in range(5))
+    proved = ImageResult(5, 0, "verified", "crown", 0.1)
+    found = results(model("late", over={"va": 6, "time": 1}, images=(*late, proved)))
+    assert undecided(found) == "Left open, neither proved nor refuted: Late 5 of 6 (timeout 5)."
+    table = markdown(ExperimentResults("t", "T", "About.", "full", "", 0, (found,)))
+    assert "| Reached | Open |" in table
+    assert "| 1 | 5 of 6 (timeout 5) |" in table
+    assert "open without having reached the verifier" in table
+    assert "5 of 6 (timeout 5)" in texts_of(render(found))
 
 
 def test_models_that_differ_in_their_number_of_images_say_it_one_by_one() -> None:

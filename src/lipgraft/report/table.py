@@ -32,8 +32,11 @@ COLUMNS = (
 
 
 COUNTS = ("Reached", "Open")
-"""Heads of the last two columns: how many images reach the verifier, and how many of them end undecided and why."""
-COUNTS_HELP = "Reached: images for the verifier, correct and not broken by the attack. Open: left undecided, and why."
+"""Heads of the last two columns: how many images reach the verifier, and how many of all end undecided and why."""
+COUNTS_HELP = (
+    "Reached: images for the verifier, correct and not broken by the attack. Open: left undecided, of all images, and "
+    "why; an image whose time ends before or in the attack is open without having reached the verifier."
+)
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,8 @@ def texts(results: RunResults, row: Row) -> list[str]:
 
 def undecided(results: RunResults) -> str:
     """One sentence on the images that the verifier left open, for tables without columns for them."""
-    words = []
-    for model in results.models:
-        reasons = f" ({_counts(model)[1]})" if model.reasons else ""
-        words.append(f"{model.title} {model.count(UNKNOWN)} of {len(model.images)}{reasons}")
-    return f"Left open, neither proved nor refuted: {'; '.join(words)}."
+    words = "; ".join(f"{model.title} {_open(model)}" for model in results.models)
+    return f"Left open, neither proved nor refuted: {words}."
 
 
 def checked(results: RunResults) -> str | None:
@@ -111,9 +111,14 @@ def _common(results: RunResults, column: Column) -> int | None:
 
 
 def _counts(model: ModelResult) -> tuple[str, str]:
-    reasons = ", ".join(f"{reason} {count}" for reason, count in model.reasons.items())
     reached = model.over.get("time")
-    return "–" if reached is None else str(reached), reasons or "0"
+    return "–" if reached is None else str(reached), _open(model)
+
+
+def _open(model: ModelResult) -> str:
+    """How many images are left open, of how many, and why. Those that reached the verifier can be fewer than these."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in model.reasons.items())
+    return f"{model.count(UNKNOWN)} of {len(model.images)}" + (f" ({reasons})" if reasons else "")
 
 
 def headline(results: RunResults) -> str:
