@@ -32,8 +32,8 @@ def verify(
 
     An image is verified if the true logit is strictly the largest at every such point, falsified if a wrong logit is
     strictly larger than the true one at some point; a tie is neither. A verdict speaks of the model in evaluation mode
-    as a function of real numbers, with the weights that it stores; one of half precision is computed with in single
-    precision. The model is left as it was.
+    with the weights that it stores: as a function of real numbers, or as float32 hardware evaluates it
+    (settings.speaks_of). A model of half precision is computed with in single precision. The model is left as it was.
 
     x: (B, *shape), inside [low, high], any module of supported operations takes it; y: (B,) true classes; eps: a number
     or (B,).
@@ -61,7 +61,8 @@ def verify_stream(
     """`verify`, delivering (place in the batch, verdict) as images end. Wrong arguments are refused before the first.
 
     watch: called after every round of branch and bound with the number of subproblems bounded in it.
-    certificates: verdicts of verified images come with what it takes to check them (see `interop.CertificateFolder`).
+    certificates: verdicts of verified and falsified images come with what it takes to check them (see
+        `interop.CertificateFolder`).
     """
     began = time.perf_counter()
     chosen = settings or VerifySettings()

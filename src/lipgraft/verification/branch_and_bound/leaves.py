@@ -3,9 +3,10 @@
 With the activation pattern fixed, every split pre-activation is a_k x + b_k, with sign constraint g_k(x) <= 0, and the
 margin is c x + d. The program min c x + d + M t over the box with g(x) <= t, t >= 0 always has a solution. Its
 multipliers beta, with sum(beta) <= M, give the dual bound min over the box of c x + d + beta g(x), which is evaluated
-here in double precision: a proof does not rest on the solver's word. If no input satisfies the splits, t > 0 makes the
-bound as large as M allows. The solver's tolerances are absolute, so it sees a scaled program: the box becomes [-1, 1],
-and every row and the cost are divided by how much they vary there.
+here in double precision, and once more like every other bound where proofs are sound: a proof does not rest on the
+solver's word. If no input satisfies the splits, t > 0 makes the bound as large as M allows. The solver's tolerances are
+absolute, so it sees a scaled program: the box becomes [-1, 1], and every row and the cost are divided by how much they
+vary there.
 """
 
 from __future__ import annotations
