@@ -443,6 +443,31 @@ def test_a_search_that_boasts_proves_nothing_in_sound_arithmetic(
         assert [v.status for v in boasted] == [v.status for v in honest]
 
 
+def test_nothing_is_proved_about_float32_where_some_order_of_summation_overflows() -> None:
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[3.4e38, 3.4e38], [3e38, 3e38]]))
+        model.bias.copy_(torch.tensor([1e37, 0.0]))
+        assert not model(torch.ones(1, 2)).isfinite().any()
+    x, y = torch.full((1, 2), 0.3), torch.tensor([0])
+    [real] = verify(model, x, y, 0.8, settings=BARE)
+    [hardware] = verify(model, x, y, 0.8, settings=BARE.changed(speaks_of="float32"))
+    assert real.status == "verified"
+    assert hardware.status != "verified"
+
+
+def test_a_verdict_says_what_its_proof_speaks_of(generator: torch.Generator) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 2, generator)
+    for settings, spoken in (
+        (FAST, "real"),
+        (FAST.changed(speaks_of="float32"), "float32"),
+        (FAST.changed(arithmetic="fast"), None),
+    ):
+        for verdict in verify(model, x, y, 1e-4, settings=settings):
+            assert (verdict.status, verdict.speaks_of) == ("verified", spoken)
+
+
 def test_the_model_is_left_as_it_was(generator: torch.Generator) -> None:
     model = convolutional(generator).train()
     x, y = classified(model, 3, generator)

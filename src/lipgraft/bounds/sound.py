@@ -33,6 +33,7 @@ UNIT = 2.0**-53
 FLUSHED = 2.0**-1022  # what a product may lose where denormal numbers are flushed to zero
 SINGLE = 2.0**-24
 FLUSHED_SINGLE = 2.0**-126
+LARGEST_SINGLE = (2.0 - 2.0**-23) * 2.0**127
 SPARE_SINGLE = 1.0 + 2.0**-20  # for the rounding of this sum itself, which is in double precision
 PER_NODE = 8  # roundings per node beside its sums: slopes, centres, radii, joining rows
 SPARE = 4.0  # how many times its own error a bound gives away, so that another program's rounding finds room as well
@@ -132,10 +133,10 @@ def evaluation_error(node: Node, inputs: Sequence[Interval]) -> Tensor | None:
         return None  # max(z, 0) is exact
     if isinstance(node, Reshape | Pad):
         return None
-    n = PER_NODE if isinstance(node, Activation) else node.terms + PER_NODE
-    sizes = [torch.maximum(lower.abs(), upper.abs()) for lower, upper in inputs]
-    error = n * SINGLE / (1 - n * SINGLE) * node.absolute(*sizes) + n * FLUSHED_SINGLE
-    return SPARE_SINGLE * error
+    n = node.terms + PER_NODE
+    size = node.absolute(*(torch.maximum(lower.abs(), upper.abs()) for lower, upper in inputs))
+    error = SPARE_SINGLE * (n * SINGLE / (1 - n * SINGLE) * size + n * FLUSHED_SINGLE)
+    return torch.where(size + error <= LARGEST_SINGLE, error, torch.inf)  # beyond it a sum, in some order, overflows
 
 
 def outward(interval: Interval, slack: Tensor, dtype: torch.dtype) -> Interval:

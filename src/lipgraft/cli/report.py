@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lipgraft import runs
 from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, printable, say
-from lipgraft.report import RunResults, checked, headline, heads, rows, summary, texts, undecided
+from lipgraft.report import RunResults, checked, headline, heads, rows, spoken, summary, texts, undecided
 
 EPILOG = example("lipgraft report runs/quickstart", "lipgraft report runs/quickstart --json")
 
@@ -42,7 +42,7 @@ def show(results: RunResults, run: Path, json: bool) -> None:
         table.add_row(*(Text(printable(text)) for text in (row.model.title, *texts(results, row))))
     console = Console()
     console.print(table)
-    for sentence in (undecided(results), headline(results), checked(results)):
+    for sentence in (undecided(results), headline(results), spoken(results), checked(results)):
         if sentence is not None:
             console.print(printable(sentence), markup=False, highlight=False)
     if results.missing:

@@ -13,7 +13,18 @@ from lipgraft.report.results import (
     Published,
     RunResults,
 )
-from lipgraft.report.table import COLUMNS, checked, headline, heads, published_cell, rows, summary, texts, undecided
+from lipgraft.report.table import (
+    COLUMNS,
+    checked,
+    headline,
+    heads,
+    published_cell,
+    rows,
+    spoken,
+    summary,
+    texts,
+    undecided,
+)
 
 __all__ = [
     "COLUMNS",
@@ -36,6 +47,7 @@ __all__ = [
     "render",
     "render_experiment",
     "rows",
+    "spoken",
     "summary",
     "texts",
     "undecided",

@@ -87,6 +87,18 @@ def undecided(results: RunResults) -> str:
     return f"Left open, neither proved nor refuted: {words}."
 
 
+def spoken(results: RunResults) -> str | None:
+    """One sentence on what "proved" means in this run; None for runs of versions that did not say."""
+    settings = results.settings.get("certify", {}).get("verifier", results.settings)
+    if "arithmetic" not in settings:
+        return None
+    if settings["arithmetic"] == "fast":
+        return "Proofs are in fast arithmetic: their own rounding is not accounted for."
+    real = settings["speaks_of"] == "real"
+    what = "in real numbers" if real else "as float32 hardware evaluates it, in any order of summation"
+    return f"Proofs hold for the network {what}; their own rounding is accounted for."
+
+
 def checked(results: RunResults) -> str | None:
     """One sentence on the proofs that were written down and checked; None where none were."""
     proofs = [model.proofs for model in results.models if model.proofs is not None]

@@ -79,10 +79,15 @@ class Drafts:
 
     @staticmethod
     def possible(network: Network) -> bool:
-        """Whether proofs about this network can be written down: it bends at zero alone, and every bend matters."""
+        """Whether proofs about this network can be written down: it bends at zero alone, and every bend matters.
+
+        The network's file holds a leaky slope in float32, so it must be a number of that type.
+        """
         places = Layout.of(network, network.output).places
-        kinds = all(node.curve.splits_at_zero and node.curve.slopes[0] >= 0 for _, node in network.activations())
-        return kinds and all(i in places for i, _ in network.activations())
+        slopes = [node.curve.slopes[0] for _, node in network.activations() if node.curve.splits_at_zero]
+        kinds = len(slopes) == sum(1 for _ in network.activations())
+        held = all(slope >= 0 and float(np.float32(slope)) == slope for slope in slopes)
+        return kinds and held and all(i in places for i, _ in network.activations())
 
     def begin(self, images: Sequence[int], prepared: Prepared, dtype: torch.dtype) -> None:
         """CROWN's bounds of the neurons of these images, which are numbers of this type."""

@@ -94,7 +94,7 @@ class Job:
         box, inner = Box.linf(x, radius, low=low, high=high), Box.inside(x, radius, low=low, high=high)
         exact_box = Box.linf(_within(x.double(), low, high), radius, low=low, high=high)
         drafts = _drafts(proof, settings, exact_box, y) if certificates else None
-        ledger = Ledger(len(x), x.device, began, drafts)
+        ledger = Ledger(len(x), x.device, began, drafts, None if proof is None else settings.speaks_of)
         return Job(model, network, proof, x, y, radius, box, exact_box, inner, finite, low, high, settings, ledger)
 
     # --- what the model says
@@ -163,8 +163,8 @@ def _drafts(proof: Network | None, settings: VerifySettings, box: Box, y: Tensor
         raise SettingsError("certificates need arithmetic: sound; a fast proof does not look at rounding.")
     if not Drafts.possible(proof):
         raise SettingsError(
-            "certificates can be written for networks of ReLU, leaky ReLU, max pooling, hardtanh and lines alone; this "
-            "one has a smooth activation, or one that its output does not read."
+            "certificates can be written for networks of ReLU, leaky ReLU with a slope that float32 has, max pooling, "
+            "hardtanh and lines alone; this one has a smooth activation, another slope, or a part that nothing reads."
         )
     return Drafts(proof, settings.speaks_of, box, y)
 
@@ -179,7 +179,7 @@ def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
     if speaks_of == "float32" and normalises(model):
         raise SettingsError(
             "a proof about float32 speaks of the steps that are computed, and BatchNorm takes others than its folded "
-            "form; fold it first, with lipgraft.models.fold_batchnorm(model)."
+            "form; fold it first, with lipgraft.models.fold_batchnorm(model) or by `lipgraft export`."
         )
     same = _as_computed(network).to(dtype=torch.float64)
     if speaks_of == "float32" or like(network).dtype == torch.float64:

@@ -38,10 +38,18 @@ class Ledger:
     """
 
     def __init__(
-        self, images: int, device: torch.device, began: float | None = None, drafts: Drafts | None = None
+        self,
+        images: int,
+        device: torch.device,
+        began: float | None = None,
+        drafts: Drafts | None = None,
+        speaks_of: str | None = None,
     ) -> None:
-        """began: when the whole call began, by time.perf_counter; by default now. drafts: proofs to be kept, if any."""
-        self.drafts = drafts
+        """began: when the whole call began, by time.perf_counter; by default now. drafts: proofs to be kept, if any.
+
+        speaks_of: what proofs speak of; None: fast arithmetic.
+        """
+        self.drafts, self.speaks_of = drafts, speaks_of
         self.device = device
         self.began = time.perf_counter() if began is None else began
         self.seconds = [0.0] * images
@@ -115,6 +123,7 @@ class Ledger:
             correct=self.correct[image],
             attacked=self.attacked[image],
             certificate=certificate,
+            speaks_of=self.speaks_of if status == "verified" else None,
         )
 
     def failed(self, image: int, reason: str) -> Decided:

@@ -33,6 +33,8 @@ class Verdict:
     attack before the verifier had its turn with the image (one that is misclassified anyway needs none); None: results
     of older versions, which did not say.
     certificate: of a verified or falsified image, where certificates were asked for.
+    speaks_of: of a verified image, what was proved of: "real" numbers or "float32" hardware; None: fast arithmetic,
+    whose rounding nobody looked at. A store has it among its settings.
     """
 
     status: Status
@@ -46,6 +48,7 @@ class Verdict:
     correct: bool | None = None
     attacked: bool | None = None
     certificate: Certificate | None = None
+    speaks_of: str | None = None
 
     @property
     def reached_verifier(self) -> bool:
