@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.attacks.search import default_batch
-from lipgraft.bounds.memory import affordable, explain, fitting, release
+from lipgraft.bounds.memory import affordable, explain, fitting, never, release
 from lipgraft.bounds.numerics import proved
 from lipgraft.verification.branch_and_bound.capture import Replayed
 from lipgraft.verification.branch_and_bound.images import OpenImages
@@ -25,6 +25,9 @@ from lipgraft.verification.stages.attack import short_attack
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
 SMALLEST = 32  # parents in the smallest captured batch; the next ones are four times as large
+
+Shares = list[tuple[int, int]]
+"""Images by their places in the caller's batch, and how many subproblems each has in a batch of them."""
 
 Watch = Callable[[int], None]
 """Called after every round with the number of subproblems bounded in it."""
@@ -123,7 +126,8 @@ class BranchAndBound:
         if int(self.pool.slots.depth[slots].max()) + 1 > self.pool.splits:
             self.pool.deepen(2 * self.pool.splits)
         parents = self.pool.take(slots)
-        with self._charged(parents):
+        shares = self._numbers(parents)
+        with self._charged(shares):
             children, reason = None, ""
             try:
                 children = self._children(parents)
@@ -132,10 +136,10 @@ class BranchAndBound:
         if children is None:
             self._retry(parents, reason)
             return
-        for number, count in self._numbers(parents):
+        for number, count in shares:
             self.job.ledger.subproblems[number] += 2 * count
         try:
-            self._digest(parents, children)
+            self._digest(shares, children)
         except RuntimeError as error:
             reason = explain(error)
             release()
@@ -144,22 +148,22 @@ class BranchAndBound:
         if self.watch is not None:
             self.watch(2 * len(parents))
 
-    def _numbers(self, sub: Subproblems) -> list[tuple[int, int]]:
-        """The images of some subproblems, by their places in the caller's batch, and how many each has."""
+    def _numbers(self, sub: Subproblems) -> Shares:
+        """The images of some subproblems, and how many each has."""
         counts = torch.bincount(sub.image, minlength=len(self.number)).tolist()
         return [(number, count) for number, count in zip(self.number, counts, strict=True) if count]
 
     @contextmanager
-    def _charged(self, sub: Subproblems) -> Iterator[None]:
-        """Charge the time that passes within to the images of some subproblems, by their share of them."""
-        ledger, counts = self.job.ledger, self._numbers(sub)
+    def _charged(self, shares: Shares) -> Iterator[None]:
+        """Charge the time that passes within to images, by their share of subproblems."""
+        ledger, total = self.job.ledger, sum(count for _, count in shares)
         start = ledger.now()
         try:
             yield
         finally:
             spent = ledger.now() - start
-            for number, count in counts:
-                ledger.charge([number], spent * count / len(sub))
+            for number, count in shares:
+                ledger.charge([number], spent * count / total)
 
     def _children(self, parents: Subproblems) -> Children:
         """Both halves of every parent. On a GPU the batch is filled up to one of a few sizes, which are captured."""
@@ -191,16 +195,16 @@ class BranchAndBound:
             if not self.stopped[place]:
                 self._stop(place, self.job.ledger.failed(self.number[place], reason))
 
-    def _digest(self, parents: Subproblems, children: Children) -> None:
-        """Drop what is proved, end what is broken, put the rest back, and solve leaves."""
-        with self._charged(parents):
+    def _digest(self, shares: Shares, children: Children) -> None:
+        """Drop what is proved, end what is broken, put the rest back, and solve leaves. shares: of their parents."""
+        with self._charged(shares):
             sub, good = self._settled(children.sub)
             self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
             self._confirm(sub.image, children.point, children.margin)
         every = self.job.settings.attack.search_every
         if every and self.rounds % every == 0:
             self._search(children)
-        with self._charged(parents):
+        with self._charged(shares):
             left = ~good & self._alive()[sub.image]
             self._make_room(sub.image[left & ~children.leaf])
             left &= self._alive()[sub.image]
@@ -263,9 +267,10 @@ class BranchAndBound:
             if len(some) == 0 or late():
                 return
             with job.ledger.share(number.tolist()):
-                found = short_attack(
-                    job, number, children.point[some], sub.target[some], job.settings.attack.search_steps, late
-                )
+                # On a GPU a look at the clock in every step would make it wait.
+                inside = late if number.device.type == "cpu" else never
+                steps = job.settings.attack.search_steps
+                found = short_attack(job, number, children.point[some], sub.target[some], steps, inside)
                 self._confirm(sub.image[some], *found)
 
     def _solve(self, leaves: Subproblems) -> None:
@@ -276,8 +281,9 @@ class BranchAndBound:
         leaves = leaves.at(self._alive()[leaves.image])
         if len(leaves) == 0:
             return
-        with self._charged(leaves):
-            late = self.job.limit([number for number, _ in self._numbers(leaves)])
+        shares = self._numbers(leaves)
+        with self._charged(shares):
+            late = self.job.limit([number for number, _ in shares])
             leaves, good = self._settled(self.step.leaf_bounds(leaves, late))
         self.floor = self.floor.scatter_reduce(0, leaves.image, torch.where(good, leaves.bound, torch.inf), "amin")
         leaves = leaves.at(~good)
