@@ -7,9 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 
 class Advance(Protocol):
     """What an engine calls: how much is done, of how much, and (training) the metrics of the last epoch."""
@@ -23,6 +20,9 @@ def bar(title: str, *, show: bool | None = None, keep: bool = False) -> Iterator
 
     show: None shows it on a terminal only. keep: leave the bar on the screen when it is done.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     shown = sys.stderr.isatty() if show is None else show
     columns = (
         TextColumn("{task.description}"),

@@ -39,8 +39,8 @@ DIGITS = ("--data", "digits", "--eps", "0.01")
 # Each command, where its work begins, and an --out of the wrong kind.
 WRITERS: dict[str, tuple[Callable[[str], list[str]], str, bool]] = {
     "graft": (lambda c: ["graft", c, *DIGITS, "--out"], "lipgraft.grafting.sequence.score", False),
-    "verify": (lambda c: ["verify", c, *DIGITS, "--out"], "lipgraft.cli.verify.verify_run", True),
-    "export": (lambda c: ["export", c, *DIGITS, "--out"], "lipgraft.cli.export.export_bundle", True),
+    "verify": (lambda c: ["verify", c, *DIGITS, "--out"], "lipgraft.runs.verify_run", True),
+    "export": (lambda c: ["export", c, *DIGITS, "--out"], "lipgraft.interop.export_bundle", True),
     "run": (lambda c: ["run", "quickstart", "--out"], "lipgraft.runs.pipeline._run_stages", True),
     "reproduce": (
         lambda c: ["reproduce", "table1", "--scale", "smoke", "--out"],
@@ -54,7 +54,7 @@ WRITERS: dict[str, tuple[Callable[[str], list[str]], str, bool]] = {
     ),
     "bench verify": (
         lambda c: ["bench", "verify", c, *DIGITS, "--json"],
-        "lipgraft.cli.bench.bench_verify",
+        "lipgraft.bench.bench_verify",
         False,
     ),
 }

@@ -13,7 +13,7 @@ from lipgraft import models
 from lipgraft.cli import attack as attack_command
 from lipgraft.cli import execute
 from lipgraft.cli import train as train_command
-from lipgraft.cli.train import read_recipe
+from lipgraft.cli.train_recipe import read_recipe
 from lipgraft.errors import SettingsError
 from lipgraft.training import preset
 

@@ -1,4 +1,7 @@
-"""The command line: one thin command per verb. This file registers them and turns errors into one line."""
+"""The command line: one thin command per verb. This file registers them and turns errors into one line.
+
+Commands import PyTorch, and the rooms that need it, when they run: help and wrong usage are answered without.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from lipgraft.cli import (
@@ -92,9 +94,6 @@ def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> i
     except OSError as error:  # a disk, a folder or a name that the system refuses; nothing here can repair it
         place = f"{error.filename}: " if error.filename is not None else ""
         return _fail(error, f"{place}{error.strerror or error}. {GO_ON}", ERROR, debug)
-    except torch.AcceleratorError as error:
-        reason = str(error).partition("\n")[0]
-        return _fail(error, f"the device failed: {reason}. {GO_ON}", ERROR, debug)
     except usage_error as error:
         context = getattr(error, "ctx", None)
         hint = f"; try `{context.command_path} --help`." if context is not None else "."
@@ -102,9 +101,20 @@ def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> i
         return _fail(error, message.rstrip(".") + hint, USAGE, debug)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except RuntimeError as error:
+        if not _of_device(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        return _fail(error, f"the device failed: {reason}. {GO_ON}", ERROR, debug)
     if code == INTERRUPTED:  # some Typer versions turn Ctrl-C into this exit code themselves
         typer.echo(f"interrupted. {GO_ON}", err=True)
     return code if isinstance(code, int) else 0
+
+
+def _of_device(error: RuntimeError) -> bool:
+    import torch
+
+    return isinstance(error, torch.AcceleratorError)
 
 
 def _fail(error: BaseException, message: str, code: int, debug: bool) -> int:

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lipgraft import data as datasets
-from lipgraft.attacks.methods import ATTACKS
+from lipgraft.cli import names
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -23,8 +22,6 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
-from lipgraft.cli.model import load_model
-from lipgraft.training.evaluate import robust_accuracy
 
 EPILOG = example("lipgraft attack model.safetensors --data cifar10 --eps 2/255 --steps 100 --restarts 100")
 
@@ -33,7 +30,7 @@ def attack(
     checkpoint: Annotated[Path, typer.Argument(help="The network to attack.")],
     data: DataOption,
     eps: EpsOption,
-    method: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(ATTACKS))}.")] = "pgd",
+    method: Annotated[str, typer.Option(help=f"One of: {', '.join(names.ATTACKS)}.")] = "pgd",
     steps: Annotated[int, typer.Option(min=1, help="Gradient steps of each start.")] = 100,
     restarts: Annotated[int, typer.Option(min=1, help="Random starts per image.")] = 1,
     count: Annotated[int | None, typer.Option(min=1, help="First so many test images; default all.")] = None,
@@ -45,6 +42,10 @@ def attack(
     json: JsonOption = False,
 ) -> None:
     """Attack the test images and print the accuracy that is left: robust accuracy (RA) after 1, 10, ... restarts."""
+    from lipgraft import data as datasets
+    from lipgraft.cli.model import load_model
+    from lipgraft.training.evaluate import robust_accuracy
+
     dataset = datasets.load(data, root=data_root)
     model = load_model(checkpoint, dataset, resolve_device(device))
     x, y = dataset.x_test[:count], dataset.y_test[:count]

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
-from lipgraft import data as datasets
-from lipgraft.bench import bench_bounds, bench_train, bench_verify
-from lipgraft.bench.bounds import NETWORKS
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -25,11 +21,11 @@ from lipgraft.cli.common import (
     resolve_device,
     say,
 )
-from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text, check_file
-from lipgraft.runs.provenance import hardware, versions
-from lipgraft.verification import Limits, VerifySettings
+
+if TYPE_CHECKING:
+    import torch
 
 app = typer.Typer(help="How fast bounds, training and verification are on this machine.")
 
@@ -80,6 +76,9 @@ def bounds_command(
     json: FileOption = None,
 ) -> None:
     """Images per second and peak memory of every network and method, grafted and plain."""
+    from lipgraft.bench import bench_bounds
+    from lipgraft.bench.bounds import NETWORKS
+
     place, given = resolve_device(device), _pairs(weights or [])
     networks = network or list(given) or list(NETWORKS)
     rows = bench_bounds(
@@ -120,6 +119,8 @@ def train_command(
     json: FileOption = None,
 ) -> None:
     """Milliseconds of a training step, against the same step written plainly."""
+    from lipgraft.bench import bench_train
+
     place = resolve_device(device)
     row = bench_train(network, batch, place, precision=precision, steps=steps, repeats=repeats, seed=seed)
     _show_one(row)
@@ -145,6 +146,11 @@ def verify_command(
     json: FileOption = None,
 ) -> None:
     """How fast images are decided, and how many in the time given."""
+    from lipgraft import data as datasets
+    from lipgraft.bench import bench_verify
+    from lipgraft.cli.model import load_model
+    from lipgraft.verification import Limits, VerifySettings
+
     place, source = resolve_device(device), datasets.load(data, data_root)
     x, y = datasets.images(source.x_test[:count]).to(place), source.y_test[:count].to(place)
     limits = VerifySettings(Limits(total_seconds=total_seconds))
@@ -196,6 +202,8 @@ def _pairs(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def _keep(path: Path | None, device: torch.device, settings: Mapping[str, Any], results: Any) -> None:
+    from lipgraft.runs.provenance import hardware, versions
+
     if path is not None:
         found = {"versions": versions(), "hardware": hardware(device), "settings": dict(settings), "results": results}
         atomic_write_text(path, dumps(found, indent=2, allow_nan=False) + "\n")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipgraft.checker import Outcome, check_folder
 from lipgraft.cli.common import JsonOption, SeedOption, example, print_json, say
 from lipgraft.progress import bar
+
+if TYPE_CHECKING:
+    from lipgraft.checker import Outcome
 
 EPILOG = example(
     "lipgraft check certificates", "lipgraft check certificates --network net.onnx --jobs 2 --exact 20 --json"
@@ -34,6 +36,8 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Recompute every bound of every proof in double precision, rounding included; exit code 1 if any is rejected."""
+    from lipgraft.checker import check_folder
+
     with bar("certificates") as progress:
         outcomes = check_folder(folder, network, jobs=jobs, exact=exact, seed=seed, progress=progress)
     rejected = [outcome for outcome in outcomes if not outcome.accepted]

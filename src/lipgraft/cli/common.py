@@ -7,9 +7,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 import yaml
 from rich.console import Console
@@ -19,7 +18,9 @@ from rich.text import Text
 from lipgraft import yaml_text
 from lipgraft.errors import SettingsError
 from lipgraft.settings import MOST_SEED, MOST_THREADS, check_eps, over
-from lipgraft.verification.settings import grouped
+
+if TYPE_CHECKING:
+    import torch
 
 
 def parse_eps(text: str | float) -> float:
@@ -29,6 +30,8 @@ def parse_eps(text: str | float) -> float:
 
 def resolve_device(name: str) -> torch.device:
     """auto: the GPU when there is one; cpu; cuda or cuda:N."""
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -54,6 +57,8 @@ OwnSeedOption = Annotated[
 def use_threads(count: int | None) -> int | None:
     """The value of --threads, put to use at once."""
     if count is not None:
+        import torch
+
         torch.set_num_threads(count)
     return count
 
@@ -121,6 +126,8 @@ def parse_set(pairs: Sequence[str] | None) -> dict[str, Any]:
 
 def verifier_settings(options: Mapping[str, Any], pairs: Sequence[str] | None) -> dict[str, Any]:
     """The verifier's settings in groups: a command's own options by dotted path, then those of --set over them."""
+    from lipgraft.verification.settings import grouped
+
     given = {name: value for name, value in options.items() if value is not None}
     return over(grouped(given), grouped(parse_set(pairs), "--set"))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lipgraft.cli.common import DataRootOption, JsonOption, ThreadsOption, example, print_json, print_table, say
-from lipgraft.data import CATALOGUE, CheckReport, Entry, check, data_root, entry, missing_files
+
+if TYPE_CHECKING:
+    from lipgraft.data import CheckReport, Entry
 
 app = typer.Typer(help="The data sets: which there are, whether they are right, where they lie.")
 
@@ -18,6 +20,8 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from `
 @app.command("list", epilog=example("lipgraft data list --json"))
 def list_command(data_root_: DataRootOption = None, threads: ThreadsOption = None, json: JsonOption = False) -> None:
     """List the data sets by name, and whether their files are on this machine."""
+    from lipgraft.data import CATALOGUE, data_root, missing_files
+
     root = data_root(data_root_)
     present = {name: not missing_files(facts, root) for name, facts in CATALOGUE.items()}
     if json:
@@ -37,6 +41,8 @@ def check_command(
     json: JsonOption = False,
 ) -> None:
     """Compare counts, classes and channel means of a data set with the published figures."""
+    from lipgraft.data import check
+
     report = check(name, data_root_, download=download)
     if json:
         print_json(asdict(report))
@@ -52,6 +58,8 @@ def where_command(
     json: JsonOption = False,
 ) -> None:
     """Say in which folder the data sets are looked for, and which files are expected there."""
+    from lipgraft.data import CATALOGUE, data_root, entry, missing_files
+
     root = data_root(data_root_)
     chosen = [entry(name)] if name is not None else list(CATALOGUE.values())
     files = {e.name: {"files": list(e.files), "missing": missing_files(e, root)} for e in chosen}

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from lipgraft import data as datasets
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -18,10 +17,8 @@ from lipgraft.cli.common import (
     print_json,
     say,
 )
-from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import check_folder
-from lipgraft.interop import export_bundle
 
 EPILOG = example("lipgraft export grafted.safetensors --data cifar10 --eps 2/255 --indices 0:100 --out exported")
 
@@ -38,6 +35,10 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write net.onnx, one .vnnlib per image, instances.csv and a configuration for alpha-beta-CROWN."""
+    from lipgraft import data as datasets
+    from lipgraft.cli.model import load_model
+    from lipgraft.interop import export_bundle
+
     dataset = datasets.load(data, root=data_root)
     model = load_model(checkpoint, dataset)
     chosen = parse_indices(indices, len(dataset.x_test))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
-from lipgraft import data as datasets
-from lipgraft import grafting, models
+from lipgraft.cli import names
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -26,10 +24,15 @@ from lipgraft.cli.common import (
     resolve_device,
     say,
 )
-from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import check_file
 from lipgraft.progress import bar
+
+if TYPE_CHECKING:
+    import torch
+
+    from lipgraft.data import Dataset
+    from lipgraft.grafting import Overlap, Summary
 
 EPILOG = example(
     "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --ratio 0.5 --out grafted.safetensors --show",
@@ -42,9 +45,7 @@ def graft(
     checkpoint: Annotated[Path, typer.Argument(help="The network to graft.")],
     data: DataOption,
     eps: EpsOption,
-    criterion: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(grafting.CRITERIA))}.")] = (
-        "weighted-interval"
-    ),
+    criterion: Annotated[str, typer.Option(help=f"One of: {', '.join(names.CRITERIA)}.")] = ("weighted-interval"),
     ratio: Annotated[float, typer.Option(help="Share of all neurons to graft, in [0, 1].")] = 0.5,
     out: Annotated[Path | None, typer.Option(help="Where the grafted network goes.")] = None,
     set_: Annotated[
@@ -73,6 +74,9 @@ def graft(
 
     A network with BatchNorm is folded first. Fine-tune the result before you verify it.
     """
+    from lipgraft import data as datasets
+    from lipgraft import grafting, models
+
     if out is None and not (show or json or compare):
         raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")
     if out is not None:
@@ -120,18 +124,21 @@ def graft(
         say(f"overlap with {compare}: {overlap.share:.1%} of these neurons, Jaccard {overlap.jaccard:.3f}")
 
 
-def _load(checkpoint: Path, data: datasets.Dataset, device: torch.device) -> Any:
+def _load(checkpoint: Path, data: Dataset, device: torch.device) -> Any:
+    from lipgraft.cli.model import load_model
+    from lipgraft.models import fold_batchnorm
+
     model = load_model(checkpoint, data, device)
     if getattr(getattr(model, "spec", None), "batchnorm", False):
-        return models.fold_batchnorm(model)
+        return fold_batchnorm(model)
     return model
 
 
-def _overlap_dict(overlap: grafting.Overlap) -> dict[str, Any]:
+def _overlap_dict(overlap: Overlap) -> dict[str, Any]:
     return {**asdict(overlap), "jaccard": overlap.jaccard, "share": overlap.share}
 
 
-def _print(summary: grafting.Summary) -> None:
+def _print(summary: Summary) -> None:
     columns = ("layer", "neurons", "grafted", "share", "UNR before", "UNR after", "left")
     rows = [
         (

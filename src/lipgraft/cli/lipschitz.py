@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from torch import Tensor, nn
 
-from lipgraft import data as datasets
+from lipgraft.cli import names
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -25,12 +23,11 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
-from lipgraft.cli.model import load_model
 from lipgraft.errors import DataError, SettingsError, unknown_name
 from lipgraft.progress import bar
-from lipgraft.runs.measurements import correct as correctly_classified
-from lipgraft.sensitivity import NOTIONS, UNITS
-from lipgraft.sensitivity import lipschitz as constants
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 EPILOG = example(
     "lipgraft lipschitz model.safetensors --data cifar10 --eps 2/255 --count 200",
@@ -48,6 +45,8 @@ class Line:
     seconds: float
 
     def summary(self) -> dict[str, float]:
+        import torch
+
         values = torch.tensor(self.values, dtype=torch.float64)
         middle = values.sort().values[[(len(values) - 1) // 2, len(values) // 2]].mean()
         return {"mean": float(values.mean()), "median": float(middle), "max": float(values.max())}
@@ -59,8 +58,8 @@ def lipschitz(
     eps: EpsOption,
     count: Annotated[int, typer.Option(min=1, help="First so many test images.")] = 100,
     correct: Annotated[bool, typer.Option("--correct", help="Only those that are classified correctly.")] = False,
-    method: Annotated[str, typer.Option(help=f"all, or one of: {', '.join(sorted(NOTIONS))}.")] = "all",
-    units: Annotated[str, typer.Option(help=f"both, or one of: {', '.join(sorted(UNITS))}.")] = "both",
+    method: Annotated[str, typer.Option(help=f"all, or one of: {', '.join(names.NOTIONS)}.")] = "all",
+    units: Annotated[str, typer.Option(help=f"both, or one of: {', '.join(names.UNITS)}.")] = "both",
     bounds: Annotated[str, typer.Option(help="Bound method for neurons and outputs.")] = "crown",
     batch: Annotated[int | None, typer.Option(min=1, help="Images at once; default by device.")] = None,
     data_root: DataRootOption = None,
@@ -70,6 +69,13 @@ def lipschitz(
     json: JsonOption = False,
 ) -> None:
     """Bound the local Lipschitz constant (maximum norms) around each image; print mean, median and maximum."""
+    import torch
+
+    from lipgraft import data as datasets
+    from lipgraft.cli.model import load_model
+    from lipgraft.sensitivity import NOTIONS, UNITS
+    from lipgraft.sensitivity import lipschitz as constants
+
     methods = _chosen(method, "all", "notion of the Lipschitz constant", list(NOTIONS))
     scales = _chosen(units, "both", "units", list(UNITS))
     where = resolve_device(device)
@@ -111,6 +117,8 @@ def _chosen(name: str, everything: str, kind: str, known: list[str]) -> list[str
 
 def _correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The indices of the images that the model classifies correctly; none is an error."""
+    from lipgraft.runs.measurements import correct as correctly_classified
+
     index = correctly_classified(model, x, y)
     if len(index) == 0:
         raise DataError(f"none of the {len(x)} images is classified correctly; leave out --correct or raise --count.")

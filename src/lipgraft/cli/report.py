@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lipgraft import runs
 from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, printable, say
-from lipgraft.report import RunResults, checked, headline, heads, rows, spoken, summary, texts, undecided
+
+if TYPE_CHECKING:
+    from lipgraft.report import RunResults
 
 EPILOG = example("lipgraft report runs/quickstart", "lipgraft report runs/quickstart --json")
 
@@ -25,11 +26,15 @@ def report(
     json: JsonOption = False,
 ) -> None:
     """Print the table of a finished run, and build its report.html again."""
+    from lipgraft import runs
+
     show(runs.report(run), run, json)
 
 
 def show(results: RunResults, run: Path, json: bool) -> None:
     """The results of a run, for a program or for people."""
+    from lipgraft.report import checked, headline, heads, rows, spoken, summary, texts, undecided
+
     page = run / "report.html"
     if json:
         print_json({**summary(results), "run": str(run), "report": str(page)})

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lipgraft import runs
 from lipgraft.cli.common import (
     DataRootOption,
     DeviceOption,
@@ -28,16 +27,10 @@ from lipgraft.cli.common import (
     say,
 )
 from lipgraft.errors import SettingsError
-from lipgraft.report import (
-    COLUMNS,
-    ExperimentResults,
-    experiment_summary,
-    heads,
-    published_cell,
-    rows,
-    texts,
-    undecided,
-)
+
+if TYPE_CHECKING:
+    from lipgraft.report import ExperimentResults
+    from lipgraft.runs import Workload
 
 EPILOG = example(
     "lipgraft reproduce --list",
@@ -55,7 +48,7 @@ def reproduce(
     ] = None,
     scale: Annotated[
         str, typer.Option(help="full: as in the paper; smoke: the same code on digits, for a test.")
-    ] = runs.SCALES[0],
+    ] = "full",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for all tables; default runs/reproduce or runs/smoke.")
     ] = None,
@@ -87,6 +80,9 @@ def reproduce(
     on where it stopped. Each table's folder gets results.json, table.md and report.html, anew after every row, with all
     rows that are finished; with --seed 1 that folder is NAME-seed1.
     """
+    from lipgraft import runs
+    from lipgraft.report import experiment_summary
+
     given = {"seed": seed, "threads": threads}
     changes = {**parse_set(set_), **{key: value for key, value in given.items() if value is not None}}
     if show:
@@ -124,6 +120,8 @@ def reproduce(
 
 
 def _show(results: ExperimentResults, folder: Path) -> None:
+    from lipgraft.report import COLUMNS, heads, published_cell, rows, texts, undecided
+
     console = Console()
     for run in results.runs:
         title = printable(f"{run.title}, eps {run.radius} (in brackets: the paper)")
@@ -142,6 +140,8 @@ def _show(results: ExperimentResults, folder: Path) -> None:
 
 
 def _overview(folder: Path, json: bool) -> None:
+    from lipgraft import runs
+
     found = runs.write_overview(folder)
     page = (folder / "README.md").resolve()
     if json:
@@ -155,6 +155,8 @@ def _overview(folder: Path, json: bool) -> None:
 
 def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:
     """Every experiment and its work; the last line is the work of all together, what they share counted once."""
+    from lipgraft import runs
+
     experiments = [runs.load_experiment(name, scale, changes) for name in runs.experiment_names()]
     each = [(one, runs.workload([one])) for one in experiments]
     if json:
@@ -167,6 +169,6 @@ def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:
         say(f"{name:<{width}}  {title}. {_words(work)}")
 
 
-def _words(work: runs.Workload) -> str:
+def _words(work: Workload) -> str:
     trainings = f"{work.pretrainings} pre-trainings and {work.finetunings} fine-tunings, {work.epochs:,} epochs"
     return f"{trainings}; {work.images:,} images to certify."

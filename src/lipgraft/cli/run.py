@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lipgraft import runs
+from lipgraft.cli import names
 from lipgraft.cli.common import (
     DataRootOption,
     DeviceOption,
@@ -34,7 +34,7 @@ EPILOG = example(
 def run(
     recipe: Annotated[
         str | None,
-        typer.Argument(help=f"A recipe by name ({', '.join(runs.recipe_names())}), a YAML file, or a config.yaml."),
+        typer.Argument(help=f"A recipe by name ({', '.join(names.RECIPES)}), a YAML file, or a config.yaml."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Run directory; default runs/ and the recipe's name.")
@@ -54,6 +54,8 @@ def run(
 
     Every stage that is finished is kept: after Ctrl-C or a crash, the same command goes on where it stopped.
     """
+    from lipgraft import runs
+
     if explain:
         typer.echo(runs.explain())
         return

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from torch import nn
 
-from lipgraft import data as datasets
-from lipgraft import models, training, yaml_text
+from lipgraft import yaml_text
+from lipgraft.cli import names
 from lipgraft.cli.common import (
     DataRootOption,
     DeviceOption,
@@ -22,17 +18,20 @@ from lipgraft.cli.common import (
     example,
     parse_set,
     print_json,
-    read_yaml,
     resolve_device,
     say,
 )
-from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
-from lipgraft.locking import held
 from lipgraft.progress import bar
-from lipgraft.runs.provenance import hardware, versions
-from lipgraft.settings import build, setting, to_mapping
+from lipgraft.settings import to_mapping
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from lipgraft.cli.train_recipe import TrainRecipe
+    from lipgraft.data import Dataset
 
 EPILOG = example(
     "lipgraft train pretrain-short --model digits-cnn --data digits --set eps=0.1 --out runs/digits",
@@ -41,22 +40,8 @@ EPILOG = example(
 )
 
 
-@dataclass(frozen=True)
-class TrainRecipe:
-    """One training run. The settings in `train` go on top of the preset's."""
-
-    preset: str = setting("pretrain", f"Schedule to start from: {', '.join(training.PRESETS)}.")
-    data: str = setting("cifar10", "Name of the data set.")
-    model: str = setting("cnn-b", "Name of the network, for a run that starts at random weights.")
-    activation: str = setting("relu", "Activation of that network, a name of lipgraft.activations.KINDS.")
-    start: str | None = setting(None, "Checkpoint to start from, instead of random weights.")
-    train: training.TrainSettings = field(
-        default_factory=training.TrainSettings, metadata={"help": "Settings of the run, on top of the preset's."}
-    )
-
-
 def train(
-    recipe: Annotated[str, typer.Argument(help=f"{', '.join(training.PRESETS)}, or a YAML file.")],
+    recipe: Annotated[str, typer.Argument(help=f"{', '.join(names.PRESETS)}, or a YAML file.")],
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/ and the recipe's name.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
     data: Annotated[str | None, typer.Option(help="Data set, instead of the recipe's.")] = None,
@@ -73,6 +58,11 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Train or fine-tune a network; metrics and checkpoints go to the run directory, one state per epoch."""
+    from lipgraft import data as datasets
+    from lipgraft import training
+    from lipgraft.cli.train_recipe import read_recipe
+    from lipgraft.locking import held
+
     given = {"data": data, "model": model, "start": None if start is None else str(start)}
     chosen = read_recipe(recipe, {k: v for k, v in given.items() if v is not None}, parse_set(set_))
     place, run = resolve_device(device), out or Path("runs") / Path(recipe).stem
@@ -98,21 +88,10 @@ def train(
         say(f"{result.checkpoint}: best epoch {result.best_epoch} of {len(result.history)}, SA {sa:.2%} on test")
 
 
-def read_recipe(name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> TrainRecipe:
-    """A preset, or a YAML file whose settings go on top of the preset it names; `given` and `settings` go first."""
-    if Path(name).suffix in (".yaml", ".yml"):
-        mapping = dict(read_yaml(Path(name)))
-    else:
-        training.preset(name)  # an unknown name is an error here, before anything is built on it
-        mapping = {"preset": name}
-    base = to_mapping(training.preset(str(mapping.get("preset", "pretrain"))))
-    own = mapping.get("train") or {}
-    if not isinstance(own, Mapping):
-        raise SettingsError(f"{name}: train must be a mapping of settings.")
-    return build(TrainRecipe, {**mapping, **given, "train": {**base, **own, **settings}}, where=name)
+def _network(recipe: TrainRecipe, data: Dataset, seed: int) -> nn.Module:
+    from lipgraft import models
+    from lipgraft.cli.model import load_model
 
-
-def _network(recipe: TrainRecipe, data: datasets.Dataset, seed: int) -> nn.Module:
     if recipe.start is not None:
         return load_model(recipe.start, data)
     return models.build(recipe.model, recipe.data, activation=recipe.activation, seed=seed)
@@ -120,5 +99,7 @@ def _network(recipe: TrainRecipe, data: datasets.Dataset, seed: int) -> nn.Modul
 
 def _write_config(path: Path, recipe: TrainRecipe, seed: int, device: torch.device) -> None:
     """The resolved settings, and where they ran."""
+    from lipgraft.runs.provenance import hardware, versions
+
     where = {"versions": versions(), "hardware": hardware(device)}
     atomic_write_text(path, yaml_text.dump({**to_mapping(recipe), "seed": seed, "device": str(device), **where}))

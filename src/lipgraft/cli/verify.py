@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
-from lipgraft import data as datasets
 from lipgraft import yaml_text
 from lipgraft.cli.common import (
     ArithmeticOption,
@@ -30,15 +28,15 @@ from lipgraft.cli.common import (
     say,
     verifier_settings,
 )
-from lipgraft.cli.model import load_model
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text, check_folder
-from lipgraft.report.results import readable_eps
-from lipgraft.runs import Row, verify_run
-from lipgraft.runs.progress import VerifyProgress
-from lipgraft.runs.provenance import hardware, versions
 from lipgraft.settings import build, to_mapping
-from lipgraft.verification import Measures, VerifySettings, measure
+
+if TYPE_CHECKING:
+    import torch
+
+    from lipgraft.runs import Row
+    from lipgraft.verification import Measures, VerifySettings
 
 EPILOG = example(
     "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --count 1000 --timeout 300",
@@ -92,6 +90,12 @@ def verify(
 
     Every verdict is kept as soon as it is there: after Ctrl-C or a crash, the same command goes on where it stopped.
     """
+    from lipgraft import data as datasets
+    from lipgraft.cli.model import load_model
+    from lipgraft.runs import verify_run
+    from lipgraft.runs.progress import VerifyProgress
+    from lipgraft.verification import VerifySettings, measure
+
     limits = {"limits.timeout": timeout, "limits.total_seconds": total_seconds}
     chosen = verifier_settings({**limits, "arithmetic": arithmetic, "speaks_of": speaks_of, "attack.seed": seed}, set_)
     settings = build(VerifySettings, chosen, where="verify")
@@ -134,6 +138,8 @@ def verify(
 
 def default_run(checkpoint: Path, data: str, eps: float) -> Path:
     """A folder under runs/ that the same question finds again, such as runs/verify-best-cifar10-2-255."""
+    from lipgraft.report.results import readable_eps
+
     name = f"verify-{checkpoint.name.removesuffix('.safetensors')}-{data}-{readable_eps(eps)}"
     return Path("runs") / re.sub(r"[^\w.-]+", "-", name)
 
@@ -142,6 +148,8 @@ def _write_config(
     run: Path, checkpoint: Path, data: str, eps: float, settings: VerifySettings, device: torch.device
 ) -> None:
     """What the run was started with, for people; the results file itself refuses other settings."""
+    from lipgraft.runs.provenance import hardware, versions
+
     file = run / "config.yaml"
     if file.exists():
         return

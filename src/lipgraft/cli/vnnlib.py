@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lipgraft.cli.common import (
     ArithmeticOption,
@@ -28,17 +26,13 @@ from lipgraft.cli.common import (
 from lipgraft.cli.startup import command_began
 from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.files import check_file, check_folder
-from lipgraft.interop import (
-    InstanceResult,
-    InstancesSummary,
-    VnnResult,
-    read_instances,
-    verify_instances,
-    verify_vnnlib,
-)
-from lipgraft.locking import held
 from lipgraft.settings import build
-from lipgraft.verification import VerifySettings
+
+if TYPE_CHECKING:
+    import torch
+
+    from lipgraft.interop import InstanceResult, InstancesSummary, VnnResult
+    from lipgraft.verification import VerifySettings
 
 EPILOG = example(
     "lipgraft vnnlib net.onnx property.vnnlib --timeout 60 --results result.txt",
@@ -80,6 +74,8 @@ def vnnlib(
     SPEC describes a violation. unsat: no input satisfies it, so the network is safe; sat: an input does, and stands in
     the results file. If a file cannot be used, the command fails and the results file says error.
     """
+    from lipgraft.verification import VerifySettings
+
     _check_question(net, spec, instances, results, out)
     chosen = verifier_settings(
         {"limits.timeout": timeout, "arithmetic": arithmetic, "speaks_of": speaks_of, "attack.seed": seed}, set_
@@ -125,6 +121,8 @@ def _property(
     json: bool,
 ) -> None:
     """Print one word; everything else that is for people goes to standard error."""
+    from lipgraft.interop import verify_vnnlib
+
     began = command_began()
     answer = verify_vnnlib(
         net,
@@ -157,6 +155,11 @@ def _table(
     json: bool,
 ) -> None:
     """Print the summary of a whole instances.csv; instances that could not be read make the command fail."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from lipgraft.interop import read_instances, verify_instances
+    from lipgraft.locking import held
+
     read_instances(table)  # a table that cannot be read leaves no folder behind
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()

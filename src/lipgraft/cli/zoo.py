@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, print_table, say
-from lipgraft.models import zoo_card, zoo_names
 
 app = typer.Typer(help="Trained networks by name; any command takes zoo/NAME where it takes a checkpoint.")
 
@@ -16,6 +15,8 @@ app = typer.Typer(help="Trained networks by name; any command takes zoo/NAME whe
 @app.command("list", epilog=example("lipgraft zoo list"))
 def list_command(threads: ThreadsOption = None, json: JsonOption = False) -> None:
     """List the networks with their standard and verified accuracy."""
+    from lipgraft.models import zoo_card, zoo_names
+
     cards = {name: zoo_card(name) for name in zoo_names()}
     if json:
         print_json([{"name": name, **asdict(card)} for name, card in cards.items()])
@@ -46,6 +47,8 @@ def show_command(
     json: JsonOption = False,
 ) -> None:
     """Show the card of one network: how it was made, what was measured, how to check it."""
+    from lipgraft.models import zoo_card
+
     card = zoo_card(name)
     if json:
         print_json({"name": name, **asdict(card)})

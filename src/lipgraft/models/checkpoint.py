@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ class FileFormat:
 
 
 FORMATS: dict[str, FileFormat] = {}
-"""File formats besides safetensors, by suffix; `lipgraft.interop` adds .onnx."""
+"""File formats besides safetensors, by suffix."""
+ADDED_BY = {".onnx": "lipgraft.interop"}
+"""The room that adds a format to them when it is imported: one after this room, known here by its name alone."""
 
 
 def save(model: nn.Module, path: str | os.PathLike[str], *, extra: Mapping[str, Any] | None = None) -> None:
@@ -46,7 +49,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, extra: Mapping[str, 
     with `load(path)`; a module of your own, with `load(path, into=module)`. A path that ends in .onnx is written as
     ONNX, which has no place for `extra`.
     """
-    other = FORMATS.get(Path(path).suffix.lower())
+    other = _format(Path(path))
     if other is not None:
         if extra:
             raise CheckpointError(f"{path} cannot hold settings; write a .safetensors file instead.")
@@ -77,8 +80,9 @@ def load(
     that the module lacks, a grafted copy is filled and returned, and the module is left as it was.
     """
     file = _find(path)
-    if file.suffix.lower() in FORMATS:
-        model = FORMATS[file.suffix.lower()].read(file)
+    other = _format(file)
+    if other is not None:
+        model = other.read(file)
     else:
         stored = tensor_file.read(file)
         model = _build_for(file, stored) if into is None else _with_grafts(file, into, stored)
@@ -90,6 +94,14 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a checkpoint says of itself: format_version, spec, grafted, extra, versions. The tensors are not loaded."""
     file = _find(path)
     return _parse_metadata(file, tensor_file.read_metadata(file))
+
+
+def _format(file: Path) -> FileFormat | None:
+    """The format of the file if it is none of ours."""
+    suffix = file.suffix.lower()
+    if suffix in ADDED_BY:
+        import_module(ADDED_BY[suffix])
+    return FORMATS.get(suffix)
 
 
 def _find(path: str | os.PathLike[str]) -> Path:

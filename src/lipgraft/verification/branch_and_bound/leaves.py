@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from lipgraft.bounds.alpha_crown import clamped
@@ -75,6 +74,8 @@ def _program(
     g: Array, h: Array, c: Array, d: float, low: Array, high: Array, left: Left = lambda: float("inf")
 ) -> tuple[float, Array, Array]:
     """min c x + d over low <= x <= high with g x + h <= 0: a lower bound of it, a minimiser, and the multipliers."""
+    from scipy.optimize import linprog  # here, because few need it and it is slow to import
+
     if len(g) == 0:
         return float(d + np.minimum(c * low, c * high).sum()), np.where(c > 0, low, high), np.zeros(0)
     centre, radius = (low + high) / 2, (high - low) / 2

@@ -1,0 +1,24 @@
+"""Names that help texts list.
+
+The registries that they come from stand beside code that needs PyTorch, which help does not wait for;
+tests/cli/test_startup.py holds the two against each other.
+"""
+
+from __future__ import annotations
+
+ATTACKS = ("fgsm", "pgd", "pgd-targeted")
+CRITERIA = (
+    "average-sensitivity",
+    "gain-aware",
+    "gradient",
+    "instability",
+    "lg",
+    "lowest-weighted-interval",
+    "magnitude",
+    "random",
+    "weighted-interval",
+)
+NOTIONS = ("interval-jacobian", "jacobian", "output-width", "sampled")
+PRESETS = ("pretrain", "finetune", "pretrain-short", "finetune-short")
+RECIPES = ("quickstart",)
+UNITS = ("normalised", "pixel")
