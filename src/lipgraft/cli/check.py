@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from lipgraft.cli.common import JsonOption, SeedOption, example, print_json, say
 from lipgraft.progress import bar
+from lipgraft.settings import MOST_THREADS
 
 if TYPE_CHECKING:
     from lipgraft.checker import Outcome
@@ -32,10 +34,16 @@ def check(
     exact: Annotated[
         int, typer.Option(min=0, help="So many leaves, drawn at random, are repeated without rounding.")
     ] = 0,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_THREADS, help="CPU threads of each process; default NumPy's choice."),
+    ] = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
     """Recompute every bound of every proof in double precision, rounding included; exit code 1 if any is rejected."""
+    if threads is not None:  # NumPy's libraries read them when they are loaded
+        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)))
     from lipgraft.checker import check_folder
 
     with bar("certificates") as progress:
