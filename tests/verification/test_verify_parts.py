@@ -28,6 +28,7 @@ from lipgraft.verification.branch_and_bound.pool import Pool
 from lipgraft.verification.branch_and_bound.search import worst_rows
 from lipgraft.verification.branch_and_bound.step import Step
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.job import _alike_values
 
 CLASSES = 3
 
@@ -350,3 +351,10 @@ def test_memory_that_the_driver_lacks_is_no_failure_of_the_device() -> None:
         return ["done"]
 
     assert in_halves([1, 2], work, lambda items, why: [why]) == ["done", "memory"]
+
+
+def test_graphs_with_other_numbers_are_not_alike_even_beside_nan() -> None:
+    one, other = torch.tensor([float("nan"), 1.0]), torch.tensor([float("nan"), 2.0])
+    assert _alike_values(one, one.clone())
+    assert not _alike_values(one, other)
+    assert not _alike_values(one, torch.tensor([0.0, 1.0]))

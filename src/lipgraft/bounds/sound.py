@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.relaxations import Lines
-from lipgraft.network.graph import Activation, Network, Node, Pad, Reshape
+from lipgraft.network.graph import Activation, Graft, Network, Node, Pad, Reshape
 from lipgraft.rounding import round_down
 
 UNIT = 2.0**-53
@@ -94,19 +94,23 @@ class Rounding:
     @cached_property
     def _zero_is_zero(self) -> bool:
         """Whether a magnitude of zero means that nothing but zeros was added up: no product can have been flushed."""
-        least = 1.0
+        least = _least(self.magnitude[0])
         for node in self.network.nodes:
             for value in vars(node).values():
-                if isinstance(value, Tensor) and value.is_floating_point():
-                    least *= (
-                        float(torch.where(value == 0, 1.0, value.abs()).amin().clamp(max=1.0)) if value.numel() else 1
-                    )
+                for part in vars(value).values() if isinstance(value, Graft) else (value,):
+                    if isinstance(part, Tensor) and part.is_floating_point():
+                        least *= _least(part)
         return least > 2.0**-900
 
     def at(self, boxes: slice | Tensor) -> Rounding:
         """Of some of the boxes."""
         total = self.total[boxes] if isinstance(self.total, Tensor) else self.total
         return replace(self, magnitude=tuple(size[boxes] for size in self.magnitude), total=total)
+
+
+def _least(values: Tensor) -> float:
+    """The smallest of the numbers' absolute values, zeros aside, and at most 1."""
+    return float(torch.where(values == 0, 1.0, values.abs()).amin().clamp(max=1.0)) if values.numel() else 1.0
 
 
 def _of_activation(node: Activation, size: Tensor, lines: Lines, pre: Interval) -> Tensor:
