@@ -92,8 +92,8 @@ class LowerBound:
         highs = self.layout.pieces(upper)
         self.pre = {i: (lb, highs[i]) for i, lb in self.layout.pieces(lower).items()}
         bent = [i for i in self.pre if i not in self.layout.curved]
-        self.lines = {i: relax(self.layout.activation(i), *self.pre[i]) for i in bent}
-        self.families = {i: family(self.layout.activation(i), *self.pre[i]) for i in self.layout.curved}
+        self.lines = {i: relax(bounds.activation(i, image), *self.pre[i]) for i in bent}
+        self.families = {i: family(bounds.activation(i, image), *self.pre[i]) for i in self.layout.curved}
         slopes = {i: self.lines[i].lower_slope if i in self.lines else ends[0] for i, ends in self.pre.items()}
         self.base = self._by_row(torch.cat([*(s.flatten(1) for s in slopes.values()), lower[:, -1:]], 1))
         open_ = bounds.open[image]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -16,7 +16,7 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.neurons import positions
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import SPARE, Rounding
-from lipgraft.network.graph import Activation, Input, Network
+from lipgraft.network.graph import Activation, Graft, Input, Network
 from lipgraft.rounding import round_down, round_up
 
 
@@ -121,6 +121,7 @@ class NeuronBounds:
     errors: see `Relaxed`.
     slack, target_slack: of sound bounds, what rounding may cost a bound per unit of a neuron's multiplier, (I, N + 1),
         and per unit of the target's coefficients, (I, *target shape); None where nobody asks.
+    grafts: lines that differ from box to box, (I, *shape) each, by the activation's position; none: the network's own.
     """
 
     layout: Layout
@@ -131,6 +132,7 @@ class NeuronBounds:
     slack: Tensor | None = None
     target_slack: Tensor | None = None
     errors: Mapping[int, Tensor] = field(default_factory=dict)
+    grafts: Mapping[int, Graft] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -166,7 +168,19 @@ class NeuronBounds:
         """Sound bounds as a search in another type sees them: the same numbers, and none that speak of rounding."""
         root = round_down(self.root[0], dtype), round_up(self.root[1], dtype)
         errors = {i: error.to(dtype) for i, error in self.errors.items()}
-        return NeuronBounds(layout, root, self.lower.to(dtype), self.upper.to(dtype), self.open, errors=errors)
+        grafts = {i: Graft(g.mask, g.gamma.to(dtype), g.omega.to(dtype)) for i, g in self.grafts.items()}
+        lower, upper = self.lower.to(dtype), self.upper.to(dtype)
+        return NeuronBounds(layout, root, lower, upper, self.open, errors=errors, grafts=grafts)
+
+    def activation(self, i: int, boxes: Tensor) -> Activation:
+        """Activation i with the lines that its neurons have in these boxes, (B,), to be used on (B, 1, rows, *shape)."""
+        node = self.layout.activation(i)
+        if i not in self.grafts:
+            return node
+        mask, gamma, omega = (
+            t[boxes][:, None, None] for t in (self.grafts[i].mask, self.grafts[i].gamma, self.grafts[i].omega)
+        )
+        return replace(node, graft=Graft(mask, gamma, omega))
 
     @staticmethod
     def cat(parts: Sequence[NeuronBounds]) -> NeuronBounds:
@@ -187,6 +201,7 @@ class NeuronBounds:
             slack=joined([p.slack for p in parts]),
             target_slack=joined([p.target_slack for p in parts]),
             errors={i: torch.cat([p.errors[i] for p in parts]) for i in parts[0].errors},
+            grafts={i: _joined([p.grafts[i] for p in parts]) for i in parts[0].grafts},
         )
 
     def at(self, boxes: Tensor) -> NeuronBounds:
@@ -195,9 +210,14 @@ class NeuronBounds:
         slack = None if self.slack is None else self.slack[boxes]
         target = None if self.target_slack is None else self.target_slack[boxes]
         errors = {i: error[boxes] for i, error in self.errors.items()}
+        grafts = {i: Graft(g.mask[boxes], g.gamma[boxes], g.omega[boxes]) for i, g in self.grafts.items()}
         return NeuronBounds(
-            self.layout, root, self.lower[boxes], self.upper[boxes], self.open[boxes], slack, target, errors
+            self.layout, root, self.lower[boxes], self.upper[boxes], self.open[boxes], slack, target, errors, grafts
         )
+
+
+def _joined(parts: Sequence[Graft]) -> Graft:
+    return Graft(*(torch.cat([getattr(part, name) for part in parts]) for name in ("mask", "gamma", "omega")))
 
 
 def left_slope(node: Activation) -> float:

@@ -108,6 +108,10 @@ class BranchSettings:
     iterations: int = setting(2, "Steps of optimisation of a subproblem.")
     lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
     lr_beta: float = setting(0.2, "Step size for the multipliers of splits.")
+    neuron_splits: int = setting(
+        16, "Splits by which the bounds of neurons of a convolution are improved once an image proves hard; 0: none."
+    )
+    neuron_after: int = setting(300, "Subproblems after which an image counts as hard.")
     batch: int = setting(4096, "Subproblems, or margins before branching, bounded at once; less where memory is short.")
     leaf_iterations: int = setting(50, "Steps of optimisation of a fully split subproblem before it is solved exactly.")
     lp_size: int = setting(2_000_000, "A fully split subproblem is solved exactly if it has at most this many entries.")
@@ -116,6 +120,7 @@ class BranchSettings:
     def __post_init__(self) -> None:
         _at_least(1, "branch", candidates=self.candidates)
         _at_least(0, "branch", iterations=self.iterations, leaf_iterations=self.leaf_iterations, lp_size=self.lp_size)
+        _at_least(0, "branch", neuron_splits=self.neuron_splits, neuron_after=self.neuron_after)
         _positive("branch", lr_alpha=self.lr_alpha, lr_beta=self.lr_beta)
         if self.batch < 2:
             raise SettingsError(f"branch.batch must be at least 2, the two halves of a split, got {self.batch}.")

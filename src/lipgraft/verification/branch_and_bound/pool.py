@@ -6,12 +6,11 @@ start for the next optimisation need not be exact.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import coded, decoded
 from lipgraft.bounds.memory import free_bytes, is_out_of_memory
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
@@ -33,7 +32,7 @@ class Pool:
         """first: what to begin with; size: the neuron that stands for none; limits: in bytes, on device and host."""
         self.size, self.limit, self.spill_limit = size, limit, spill_limit
         self.used = torch.ones(len(first), dtype=torch.bool, device=first.image.device)
-        self.slots = _packed(first)
+        self.slots = first.packed()
         self.spilled: dict[int, list[Subproblems]] = {}
 
     def __len__(self) -> int:
@@ -79,7 +78,7 @@ class Pool:
     def take(self, slots: Tensor) -> Subproblems:
         """Remove these subproblems and return them."""
         self.used[slots] = False
-        return _unpacked(self.slots.at(slots))
+        return self.slots.at(slots).unpacked()
 
     def fits(self, count: int) -> bool:
         """Whether there is room for this many more, on the device or in the host's memory."""
@@ -87,7 +86,7 @@ class Pool:
 
     def push(self, more: Subproblems) -> None:
         """Add subproblems of the pool's widths. What the device has no room for, the least urgent, goes to the host."""
-        packed = _packed(more)
+        packed = more.packed()
         while not self._room_for(len(packed)):
             if len(self):
                 missing = len(self) + len(packed) - self.capacity()
@@ -103,6 +102,15 @@ class Pool:
         """Forget all subproblems of an image."""
         self.used &= self.slots.image != image
         self.spilled.pop(image, None)
+
+    def remove(self, proved: Callable[[Subproblems], Tensor]) -> None:
+        """Take out what is proved, wherever it is kept. proved: of B packed subproblems, (B,)."""
+        self.used &= ~proved(self.slots)
+        for image, blocks in list(self.spilled.items()):
+            left = [block.at(~proved(block.to(self.used.device)).to(block.bound.device)) for block in blocks]
+            self.spilled[image] = [block for block in left if len(block)]
+            if not self.spilled[image]:
+                del self.spilled[image]
 
     # --- room on the device
 
@@ -200,28 +208,3 @@ def pool_limits(device: torch.device, pool_gigabytes: float | None, spill_gigaby
         return int(pool), int(spill_gigabytes * 2**30)
     # A CPU's own pool is in the host's memory already.
     return int(pool), 0 if device.type == "cpu" else int(free_bytes(torch.device("cpu")) * FREE_SHARE)
-
-
-def _packed(sub: Subproblems) -> Subproblems:
-    return replace(
-        sub,
-        image=sub.image.int(),
-        target=sub.target.short(),
-        alpha=coded(sub.alpha),
-        depth=sub.depth.short(),
-        neuron=sub.neuron.int(),
-        sign=sub.sign.to(torch.int8),
-    )
-
-
-def _unpacked(sub: Subproblems) -> Subproblems:
-    dtype = sub.beta.dtype
-    return replace(
-        sub,
-        image=sub.image.long(),
-        target=sub.target.long(),
-        alpha=decoded(sub.alpha, dtype),
-        depth=sub.depth.long(),
-        neuron=sub.neuron.long(),
-        sign=sub.sign.to(dtype),
-    )

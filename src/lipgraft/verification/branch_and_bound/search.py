@@ -13,6 +13,7 @@ from lipgraft.attacks.search import default_batch
 from lipgraft.bounds.memory import affordable, explain, fitting, never, release
 from lipgraft.bounds.numerics import proved
 from lipgraft.verification.branch_and_bound.capture import Replayed
+from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
 from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
@@ -56,6 +57,8 @@ class BranchAndBound:
         self.parents = affordable(job.network, job.x.device, PASSES, fit)
         self.step = Step(self.images, job.settings)
         self.replayed = Replayed(self.step, job.x.device, job.settings.branch.capture)
+        self.hidden = HiddenNeurons(job) if job.settings.branch.neuron_splits and job.ledger.drafts is None else None
+        self.tightened = [False] * len(self.number)
         self.rounds = 0
         for number in self.number:
             job.ledger.method[number] = "bab"
@@ -70,6 +73,7 @@ class BranchAndBound:
         while not all(self.stopped):
             with torch.no_grad():
                 self._stop_late()
+                self._tighten()
                 self._round()
                 self._finish()
             yield from self._drain()
@@ -116,6 +120,31 @@ class BranchAndBound:
         return ~torch.tensor(self.stopped, device=self.floor.device)
 
     # --- rounds
+
+    def _tighten(self) -> None:
+        """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved."""
+        after, count = self.job.settings.branch.neuron_after, self.job.ledger.subproblems
+        hard = [
+            place
+            for place, number in enumerate(self.number)
+            if not (self.stopped[place] or self.tightened[place]) and count[number] >= after
+        ]
+        if not self.hidden or not hard:
+            return
+        for place in hard:
+            self.tightened[place] = True
+        numbers = [self.number[place] for place in hard]
+        with self.job.ledger.share(numbers):
+            some = torch.tensor(hard, device=self.floor.device)
+            self.hidden.tighten(self.images, some, self.job.limit(numbers))
+            self.pool.remove(self._contradictory)
+
+    def _contradictory(self, packed: Subproblems) -> Tensor:
+        """Whether a subproblem's splits leave no input at all, by the bounds of the neurons: (B,)."""
+        held = self.images.bounds if self.images.proof is None else self.images.proof
+        image, neuron = packed.image.long(), packed.neuron.long()
+        upper, lower = held.upper[image[:, None], neuron], held.lower[image[:, None], neuron]
+        return ((packed.sign > 0) & (upper < 0) | (packed.sign < 0) & (lower > 0)).any(1)
 
     def _round(self) -> None:
         """Take the worst subproblems, split each, and deal with the halves."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
 from lipgraft.bounds.memory import Late
-from lipgraft.verification.branch_and_bound.branching import Neurons, branching_named
+from lipgraft.verification.branch_and_bound.branching import Neurons, Score, branching_named
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.settings import VerifySettings
@@ -82,24 +82,13 @@ class Step:
     def decide(self, parents: Subproblems) -> Tensor:
         """The neuron that each subproblem splits: (P,), on the flat axis."""
         function = self.lower_bound(parents)
-        record: dict[int, Tensor] = {}
-        function.value(parents.alpha, parents.beta, record)
-        layout = self.images.layout
-        neurons = Neurons(
-            layout.flat(record).gather(1, function.open.clamp(max=layout.size - 1)),
-            function.lower,
-            function.upper,
-            layout.bias[function.open],
-            function.negative_slope,
-        )
-        score = torch.nan_to_num(self.branching.score(neurons), nan=0.0)
-        score = torch.where(function.free, score, -torch.inf)
+        score = scores(function, parents, self.branching.score)
         if not self.branching.tries or score.shape[1] == 1:
-            return _pick(function.open, score.argmax(1))
+            return pick(function.open, score.argmax(1))
         best, choice = score.topk(min(self.settings.branch.candidates, score.shape[1]), 1)
         pairs = zip(best.unbind(1), choice.unbind(1), strict=True)
-        gains = [self._gain(parents, _pick(function.open, place), value) for value, place in pairs]
-        return _pick(function.open, _pick(choice, torch.stack(gains, 1).argmax(1)))
+        gains = [self._gain(parents, pick(function.open, place), value) for value, place in pairs]
+        return pick(function.open, pick(choice, torch.stack(gains, 1).argmax(1)))
 
     def _gain(self, parents: Subproblems, neuron: Tensor, score: Tensor) -> Tensor:
         """What is still to prove in both halves of a split, min(bound, 0) summed, without optimising. (P,).
@@ -112,6 +101,21 @@ class Step:
         return torch.where(torch.isfinite(score), left.view(2, -1).sum(0), -torch.inf)
 
 
-def _pick(table: Tensor, column: Tensor) -> Tensor:
+def scores(function: LowerBound, parents: Subproblems, score: Score) -> Tensor:
+    """The scores of the open neurons of subproblems, -inf for those that cannot be split: (B, U)."""
+    record: dict[int, Tensor] = {}
+    function.value(parents.alpha, parents.beta, record)
+    layout = function.layout
+    neurons = Neurons(
+        layout.flat(record).gather(1, function.open.clamp(max=layout.size - 1)),
+        function.lower,
+        function.upper,
+        layout.bias[function.open],
+        function.negative_slope,
+    )
+    return torch.where(function.free, torch.nan_to_num(score(neurons), nan=0.0), -torch.inf)
+
+
+def pick(table: Tensor, column: Tensor) -> Tensor:
     """table: (B, k), column: (B,) -> (B,)."""
     return table.gather(1, column[:, None]).squeeze(1)

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lipgraft.bounds.alpha_crown import coded, decoded
+
 
 @dataclass(frozen=True, eq=False)
 class Subproblems:
@@ -52,6 +54,30 @@ class Subproblems:
     def cat(parts: Sequence[Subproblems]) -> Subproblems:
         names = [field.name for field in fields(Subproblems)]
         return Subproblems(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
+
+    def packed(self) -> Subproblems:
+        """The same in less memory. Every alpha in [0, 1] is sound, so 8 bits are enough to start from."""
+        return replace(
+            self,
+            image=self.image.int(),
+            target=self.target.short(),
+            alpha=coded(self.alpha),
+            depth=self.depth.short(),
+            neuron=self.neuron.int(),
+            sign=self.sign.to(torch.int8),
+        )
+
+    def unpacked(self) -> Subproblems:
+        dtype = self.beta.dtype
+        return replace(
+            self,
+            image=self.image.long(),
+            target=self.target.long(),
+            alpha=decoded(self.alpha, dtype),
+            depth=self.depth.long(),
+            neuron=self.neuron.long(),
+            sign=self.sign.to(dtype),
+        )
 
     def widened(self, alphas: int, splits: int, size: int) -> Subproblems:
         """The same with room for this many alphas and splits; size: the neuron that stands for none."""

@@ -1,0 +1,228 @@
+"""Branch and bound of hidden neurons: better bounds for all subproblems of an image at once.
+
+What makes an image hard is rarely one neuron: after a few splits of the last layers, hundreds of neurons of a
+convolution each cost the margin a little, because each of their intervals is a little too wide. To split them one by
+one would take thousands of subproblems. But such a neuron sees a small window, with a few dozen unstable neurons, and
+so its own interval can be branched on for next to nothing: `neuron_splits` splits of its worst subproblem close most
+of the gap to its true range. The tighter intervals then hold everywhere in the image's tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, decoded, optimise
+from lipgraft.bounds.crown import Prepared, prepare
+from lipgraft.bounds.geometry import interval_is_exact
+from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.layout import NeuronBounds
+from lipgraft.bounds.memory import Late, fitting
+from lipgraft.bounds.refine import Sound, refine
+from lipgraft.bounds.relaxations import unstable
+from lipgraft.bounds.sound import below
+from lipgraft.bounds.window_network import WindowNetwork
+from lipgraft.network.graph import Activation, Network
+from lipgraft.verification.branch_and_bound.branching import intercept
+from lipgraft.verification.branch_and_bound.images import Images
+from lipgraft.verification.branch_and_bound.step import pick, scores
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.job import Job
+
+FIRST_STEPS = 10  # of optimisation, before a neuron is branched on
+STEPS = 2  # of optimisation of each half
+LR_ALPHA, LR_BETA, DECAY = 0.1, 0.02, 0.98
+ROWS = 2**15  # neurons that are branched on at once, at most
+IMAGES = 32  # whose windows are cut at once
+
+
+class HiddenNeurons:
+    """The layers of a network whose neurons see small windows, in order."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.windows = _window_networks(job.network)
+        self.proof = None if job.proof is None else _window_networks(job.proof)
+
+    def __bool__(self) -> bool:
+        return bool(self.windows)
+
+    def tighten(self, images: Images, some: Tensor, late: Late) -> None:
+        """Better bounds of the neurons of some images, (J,), in place: whoever holds `images` sees them."""
+        for group in torch.split(some, IMAGES):
+            if not late():
+                self._tighten(images, group, late)
+
+    def _tighten(self, images: Images, some: Tensor, late: Late) -> None:
+        job, settings = self.job, self.job.settings
+        held = images.bounds if images.proof is None else images.proof
+        prepared = self._prepared(images.number[some], _by_name(held.at(some)))
+        done: dict[str, Interval] = {}
+        for target, readers in _readers(prepared.network).items():
+            if target in self.windows:
+                prepared.intervals[target] = self._layer(prepared, target, readers, late)
+            if target <= max(self.windows):
+                done |= {act.name: prepared.intervals[target] for act in readers}
+        # Layers that see everything: once more over the better ones before them.
+        prepared = self._prepared(images.number[some], done)
+        alpha = AlphaSettings(settings.optimise.refine_iterations, settings.optimise.lr, settings.optimise.decay)
+        sound = None
+        if job.proof is not None and prepared.rounding is not None:
+            sound = Sound(job.proof, prepared.rounding, prepared.errors)
+        intervals = refine(
+            job.network, prepared.intervals, settings.optimise.refine, alpha, settings.branch.batch, late, sound
+        )
+        _narrow(held, some, NeuronBounds.of(held.layout, intervals))
+        if images.proof is not None:
+            images.bounds.lower[some] = images.proof.lower[some].to(images.bounds.lower)
+            images.bounds.upper[some] = images.proof.upper[some].to(images.bounds.upper)
+
+    def _prepared(self, number: Tensor, layers: Mapping[str, Interval]) -> Prepared:
+        """The images with these bounds; those of other layers by CROWN."""
+        job = self.job
+        if job.proof is None:
+            return prepare(job.network, job.box[number], layers=layers)
+        hardware = job.settings.speaks_of == "float32"
+        return prepare(job.proof, job.exact_box[number], layers=layers, sound_for=job.x.dtype, hardware=hardware)
+
+    def _layer(self, prepared: Prepared, target: int, readers: list[Activation], late: Late) -> Interval:
+        """The interval of one node, improved where some activation finds it unstable."""
+        intervals, dtype = prepared.intervals, self.job.x.dtype
+        lower, upper = (end.flatten(1).clone() for end in intervals[target])
+        wanted = torch.stack([unstable(act, *intervals[target]) for act in readers]).any(0).flatten(1)
+        image, neuron = torch.nonzero(wanted, as_tuple=True)
+        window = self.windows[target]
+        size = fitting(window.layout.floats, lower.device, dtype, 2 * ROWS) // 2
+        for end, sign, best in ((lower, 1.0, torch.maximum), (upper, -1.0, torch.minimum)):
+            for part in torch.split(torch.arange(len(image), device=image.device), size):
+                if late():
+                    break
+                where, which = image[part], neuron[part]
+                side = torch.full((len(part),), sign, dtype=dtype, device=image.device)
+                if self.proof is None:
+                    bounds, proof = window.bounds(intervals, where, which), None
+                else:
+                    proof = self.proof[target].bounds(intervals, where, which, prepared.rounding, prepared.errors)
+                    bounds = proof.searched(window.layout, dtype)
+                problem = NeuronProblem(bounds, proof, window.rows(which, side))
+                bound = problem.branched(self.job.settings.branch.neuron_splits, late)
+                end[where, which] = best(end[where, which], bound.to(end) * sign)
+        shape = intervals[target][0].shape
+        return lower.view(shape), upper.view(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronProblem:
+    """R neurons: the bounds of what each sees, for the search and for the proof, and its row, (R, 1, 1, channels)."""
+
+    bounds: NeuronBounds
+    proof: NeuronBounds | None
+    rows: Tensor
+
+    def branched(self, splits: int, late: Late) -> Tensor:
+        """Lower bounds of the rows, (R,), that may be called proved: the worst subproblem is split so many times.
+
+        A row that is above zero already is split no more: the neuron is stable.
+        """
+        count, device = len(self.rows), self.rows.device
+        everyone = torch.arange(count, device=device)
+        first = self._first(everyone, splits)
+        # Each row has so many slots for its subproblems, `count` apart; the bound of an empty one is infinite.
+        width = splits + 1
+        leaves = Subproblems.cat([first.packed()] * width)
+        leaves.bound[count:] = torch.inf
+        filled = torch.arange(len(leaves), device=device) < count
+        live = everyone
+        for k in range(splits):
+            if len(live) == 0 or late():
+                break
+            worst = leaves.bound.view(width, count)[:, live].argmin(0) * count + live
+            parents = leaves.at(worst).unpacked()
+            function = self.lower_bound(parents)
+            score = scores(function, parents, intercept)
+            best, place = score.max(1)
+            kept = torch.isfinite(best) & (parents.bound < 0)
+            live, worst, parents = live[kept], worst[kept], parents.at(kept)
+            children = self._bounded(parents.split(pick(function.open, place)[kept])).packed()
+            into = torch.cat([worst, (k + 1) * count + live])
+            for name, tensor in leaves.tensors().items():
+                tensor.index_copy_(0, into, children.tensors()[name])
+            filled[into] = True
+        if self.proof is None:
+            return leaves.bound.view(width, count).amin(0)
+        return self._proved(leaves, torch.nonzero(filled).flatten(), count)
+
+    def lower_bound(self, sub: Subproblems, proof: NeuronBounds | None = None) -> LowerBound:
+        bounds = self.bounds if proof is None else proof
+        rows = self.rows[sub.image].to(bounds.lower.dtype)
+        return LowerBound(bounds, sub.image, rows, sub.neuron, sub.sign.to(rows.dtype))
+
+    def _first(self, everyone: Tensor, splits: int) -> Subproblems:
+        """The whole problem of every row, with room for splits."""
+        size, depth = self.bounds.layout.size, min(splits, self.bounds.open.shape[1])
+        none = torch.full((len(everyone), depth), size, device=everyone.device)
+        zero = self.rows.new_zeros(len(everyone), depth)
+        function = LowerBound(self.bounds, everyone, self.rows)
+        found = optimise(
+            function, function.start(), function.no_splits(), AlphaSettings(FIRST_STEPS, LR_ALPHA, DECAY)
+        )
+        return Subproblems(
+            everyone, torch.zeros_like(everyone), found.bound, found.alpha, torch.zeros_like(everyone), none, zero, zero
+        )
+
+    def _bounded(self, children: Subproblems) -> Subproblems:
+        found = optimise(
+            self.lower_bound(children),
+            children.alpha,
+            children.beta,
+            AlphaSettings(STEPS, LR_ALPHA, DECAY),
+            lr_beta=LR_BETA,
+        )
+        bound = torch.maximum(found.bound, children.bound)
+        return replace(children, bound=bound, alpha=found.alpha, beta=found.beta)
+
+    def _proved(self, leaves: Subproblems, filled: Tensor, count: int) -> Tensor:
+        """The worst of the proved bounds of each row's subproblems, as numbers of the search's type: (count,)."""
+        proof = self.proof
+        assert proof is not None
+        out = torch.full((count,), torch.inf, dtype=torch.float64, device=filled.device)
+        size = fitting(proof.layout.floats, filled.device, torch.float64, 2 * ROWS)
+        for some in torch.split(filled, size):
+            sub = leaves.at(some).unpacked()
+            function = self.lower_bound(sub, proof)
+            alpha = decoded(leaves.alpha[some], torch.float64)
+            out.scatter_reduce_(0, sub.image, function.sound_value(alpha, sub.beta.double()), "amin")
+        return below(out, self.rows.dtype)
+
+
+def _window_networks(network: Network) -> dict[int, WindowNetwork]:
+    exact = interval_is_exact(network)
+    found = {target: WindowNetwork.of(network, target) for target in _readers(network) if not exact[target]}
+    return {target: window for target, window in found.items() if window is not None}
+
+
+def _readers(network: Network) -> dict[int, list[Activation]]:
+    """The nodes that activations read, in order, with these activations."""
+    out: dict[int, list[Activation]] = {}
+    for i, act in network.activations():
+        if i <= network.output:
+            out.setdefault(act.inputs[0], []).append(act)
+    return dict(sorted(out.items()))
+
+
+def _by_name(bounds: NeuronBounds) -> dict[str, Interval]:
+    """Pre-activation bounds by activation name: (B, *shape) each end."""
+    layout = bounds.layout
+    lower, upper = layout.pieces(bounds.lower), layout.pieces(bounds.upper)
+    return {layout.activation(i).name: (lower[i][:, 0, 0], upper[i][:, 0, 0]) for i in layout.places}
+
+
+def _narrow(held: NeuronBounds, some: Tensor, found: NeuronBounds) -> None:
+    """Take the better of two bounds everywhere, in place. If they contradict each other, by rounding, keep the old."""
+    lower, upper = torch.maximum(held.lower[some], found.lower), torch.minimum(held.upper[some], found.upper)
+    fine = lower <= upper
+    held.lower[some] = torch.where(fine, lower, held.lower[some])
+    held.upper[some] = torch.where(fine, upper, held.upper[some])
