@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -101,7 +102,7 @@ class LowerBound:
         self.lower, self.upper = self._by_row(lower.gather(1, open_)), self._by_row(upper.gather(1, open_))
         self.free = (self.lower < 0) & (self.upper > 0)
         self.stable_slope = self.base.gather(1, self.open)
-        self.negative_slope = self.layout.negative_slope[self.open]
+        self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
 
     def start(self) -> Tensor:
         """The alpha that plain CROWN takes: (P, k U)."""
@@ -129,6 +130,12 @@ class LowerBound:
         const = self.rows.new_zeros(self.rows.shape[:3])
         rows, const = walk.to_root(Rows(self.rows), const, layout.path.target)
         return (const + walk.minimum(rows)).flatten(), rows.data.flatten(0, 2)
+
+    def coefficients(self, alpha: Tensor, beta: Tensor) -> Tensor:
+        """Of the open neurons' outputs in the bounds: (P, U)."""
+        record: dict[int, Tensor] = {}
+        self.value(alpha, beta, record)
+        return self.layout.flat(record).gather(1, self.open.clamp(max=self.layout.size - 1))
 
     def sound_value(self, alpha: Tensor, beta: Tensor) -> Tensor:
         """The bounds less what rounding may have added, (P,): proofs in real numbers. For sound bounds, and R = 1."""
@@ -181,8 +188,16 @@ class Optimised:
     rows: Tensor
 
 
+class Bounded(Protocol):
+    """Lower bounds as a function of lines and multipliers, as `LowerBound` is one. base: (P, n), on their device."""
+
+    base: Tensor
+
+    def value(self, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
 def optimise(
-    function: LowerBound,
+    function: Bounded,
     alpha: Tensor,
     beta: Tensor,
     settings: AlphaSettings,

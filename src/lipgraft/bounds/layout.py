@@ -173,7 +173,7 @@ class NeuronBounds:
         return NeuronBounds(layout, root, lower, upper, self.open, errors=errors, grafts=grafts)
 
     def activation(self, i: int, boxes: Tensor) -> Activation:
-        """Activation i with the lines that its neurons have in these boxes, (B,), to be used on (B, 1, rows, *shape)."""
+        """Activation i with the lines that its neurons have in these boxes, (B,), for values (B, 1, rows, *shape)."""
         node = self.layout.activation(i)
         if i not in self.grafts:
             return node

@@ -109,9 +109,9 @@ class BranchSettings:
     lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
     lr_beta: float = setting(0.2, "Step size for the multipliers of splits.")
     neuron_splits: int = setting(
-        16, "Splits by which the bounds of neurons of a convolution are improved once an image proves hard; 0: none."
+        16, "Splits by which the bounds of a convolution's neurons are improved once an image proves hard; 0: none."
     )
-    neuron_after: int = setting(300, "Subproblems after which an image counts as hard.")
+    neuron_after: int = setting(300, "Subproblems after which it does; after ten times as many, four times the splits.")
     batch: int = setting(4096, "Subproblems, or margins before branching, bounded at once; less where memory is short.")
     leaf_iterations: int = setting(50, "Steps of optimisation of a fully split subproblem before it is solved exactly.")
     lp_size: int = setting(2_000_000, "A fully split subproblem is solved exactly if it has at most this many entries.")

@@ -3,16 +3,17 @@
 What makes an image hard is rarely one neuron: after a few splits of the last layers, hundreds of neurons of a
 convolution each cost the margin a little, because each of their intervals is a little too wide. To split them one by
 one would take thousands of subproblems. But such a neuron sees a small window, with a few dozen unstable neurons, and
-so its own interval can be branched on for next to nothing: `neuron_splits` splits of its worst subproblem close most
-of the gap to its true range. The tighter intervals then hold everywhere in the image's tree.
+so its own interval can be branched on for next to nothing: some 16 splits of its worst subproblem close most of the gap
+to its true range. The tighter intervals then hold everywhere in the image's tree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, decoded, optimise
@@ -21,6 +22,7 @@ from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import NeuronBounds
 from lipgraft.bounds.memory import Late, fitting
+from lipgraft.bounds.one_layer import OneLayer, OneLayerBound
 from lipgraft.bounds.refine import Sound, refine
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import below
@@ -28,7 +30,7 @@ from lipgraft.bounds.window_network import WindowNetwork
 from lipgraft.network.graph import Activation, Network
 from lipgraft.verification.branch_and_bound.branching import intercept
 from lipgraft.verification.branch_and_bound.images import Images
-from lipgraft.verification.branch_and_bound.step import pick, scores
+from lipgraft.verification.branch_and_bound.step import scores
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
 
@@ -50,20 +52,23 @@ class HiddenNeurons:
     def __bool__(self) -> bool:
         return bool(self.windows)
 
-    def tighten(self, images: Images, some: Tensor, late: Late) -> None:
-        """Better bounds of the neurons of some images, (J,), in place: whoever holds `images` sees them."""
+    def tighten(self, images: Images, some: Tensor, splits: int, late: Late) -> None:
+        """Better bounds of the neurons of some images, (J,), in place: whoever holds `images` sees them.
+
+        splits: of each neuron's worst subproblem, for either bound.
+        """
         for group in torch.split(some, IMAGES):
             if not late():
-                self._tighten(images, group, late)
+                self._tighten(images, group, splits, late)
 
-    def _tighten(self, images: Images, some: Tensor, late: Late) -> None:
+    def _tighten(self, images: Images, some: Tensor, splits: int, late: Late) -> None:
         job, settings = self.job, self.job.settings
         held = images.bounds if images.proof is None else images.proof
         prepared = self._prepared(images.number[some], _by_name(held.at(some)))
         done: dict[str, Interval] = {}
         for target, readers in _readers(prepared.network).items():
             if target in self.windows:
-                prepared.intervals[target] = self._layer(prepared, target, readers, late)
+                prepared.intervals[target] = self._layer(prepared, target, readers, splits, late)
             if target <= max(self.windows):
                 done |= {act.name: prepared.intervals[target] for act in readers}
         # Layers that see everything: once more over the better ones before them.
@@ -88,7 +93,7 @@ class HiddenNeurons:
         hardware = job.settings.speaks_of == "float32"
         return prepare(job.proof, job.exact_box[number], layers=layers, sound_for=job.x.dtype, hardware=hardware)
 
-    def _layer(self, prepared: Prepared, target: int, readers: list[Activation], late: Late) -> Interval:
+    def _layer(self, prepared: Prepared, target: int, readers: list[Activation], splits: int, late: Late) -> Interval:
         """The interval of one node, improved where some activation finds it unstable."""
         intervals, dtype = prepared.intervals, self.job.x.dtype
         lower, upper = (end.flatten(1).clone() for end in intervals[target])
@@ -108,19 +113,22 @@ class HiddenNeurons:
                     proof = self.proof[target].bounds(intervals, where, which, prepared.rounding, prepared.errors)
                     bounds = proof.searched(window.layout, dtype)
                 problem = NeuronProblem(bounds, proof, window.rows(which, side))
-                bound = problem.branched(self.job.settings.branch.neuron_splits, late)
+                bound = problem.branched(splits, late)
                 end[where, which] = best(end[where, which], bound.to(end) * sign)
         shape = intervals[target][0].shape
         return lower.view(shape), upper.view(shape)
 
 
-@dataclass(frozen=True, eq=False)
 class NeuronProblem:
-    """R neurons: the bounds of what each sees, for the search and for the proof, and its row, (R, 1, 1, channels)."""
+    """R neurons, each to be branched on in its own window.
 
-    bounds: NeuronBounds
-    proof: NeuronBounds | None
-    rows: Tensor
+    In its subproblems `image` is the row, and splits name open neurons by their place among the row's open ones.
+    """
+
+    def __init__(self, bounds: NeuronBounds, proof: NeuronBounds | None, rows: Tensor) -> None:
+        """bounds, proof: of what each neuron sees, for the search and for the proof; rows: (R, 1, 1, channels)."""
+        self.bounds, self.proof, self.rows = bounds, proof, rows
+        self.layer = OneLayer(bounds, rows) if OneLayer.fits(bounds) else None
 
     def branched(self, splits: int, late: Late) -> Tensor:
         """Lower bounds of the rows, (R,), that may be called proved: the worst subproblem is split so many times.
@@ -129,24 +137,23 @@ class NeuronProblem:
         """
         count, device = len(self.rows), self.rows.device
         everyone = torch.arange(count, device=device)
-        first = self._first(everyone, splits)
         # Each row has so many slots for its subproblems, `count` apart; the bound of an empty one is infinite.
         width = splits + 1
-        leaves = Subproblems.cat([first.packed()] * width)
+        leaves = Subproblems.cat([self._first(everyone, splits).packed()] * width)
         leaves.bound[count:] = torch.inf
         filled = torch.arange(len(leaves), device=device) < count
         live = everyone
         for k in range(splits):
-            if len(live) == 0 or late():
+            if late():
                 break
             worst = leaves.bound.view(width, count)[:, live].argmin(0) * count + live
             parents = leaves.at(worst).unpacked()
-            function = self.lower_bound(parents)
-            score = scores(function, parents, intercept)
-            best, place = score.max(1)
+            best, column = scores(self._function(parents), parents, intercept).max(1)
             kept = torch.isfinite(best) & (parents.bound < 0)
             live, worst, parents = live[kept], worst[kept], parents.at(kept)
-            children = self._bounded(parents.split(pick(function.open, place)[kept])).packed()
+            if len(live) == 0:
+                break
+            children = self._bounded(parents.split(column[kept])).packed()
             into = torch.cat([worst, (k + 1) * count + live])
             for name, tensor in leaves.tensors().items():
                 tensor.index_copy_(0, into, children.tensors()[name])
@@ -155,34 +162,31 @@ class NeuronProblem:
             return leaves.bound.view(width, count).amin(0)
         return self._proved(leaves, torch.nonzero(filled).flatten(), count)
 
-    def lower_bound(self, sub: Subproblems, proof: NeuronBounds | None = None) -> LowerBound:
-        bounds = self.bounds if proof is None else proof
+    def _function(self, sub: Subproblems) -> LowerBound | OneLayerBound:
+        if self.layer is not None:
+            return OneLayerBound(self.layer, sub.image, sub.neuron, sub.sign)
+        return self._lower_bound(sub, self.bounds)
+
+    def _lower_bound(self, sub: Subproblems, bounds: NeuronBounds) -> LowerBound:
         rows = self.rows[sub.image].to(bounds.lower.dtype)
-        return LowerBound(bounds, sub.image, rows, sub.neuron, sub.sign.to(rows.dtype))
+        neuron = F.pad(bounds.open, (0, 1), value=bounds.layout.size)[sub.image].gather(1, sub.neuron)
+        return LowerBound(bounds, sub.image, rows, neuron, sub.sign.to(rows.dtype))
 
     def _first(self, everyone: Tensor, splits: int) -> Subproblems:
         """The whole problem of every row, with room for splits."""
-        size, depth = self.bounds.layout.size, min(splits, self.bounds.open.shape[1])
-        none = torch.full((len(everyone), depth), size, device=everyone.device)
+        none = self.bounds.open.shape[1]
+        depth = min(splits, none)
         zero = self.rows.new_zeros(len(everyone), depth)
-        function = LowerBound(self.bounds, everyone, self.rows)
-        found = optimise(
-            function, function.start(), function.no_splits(), AlphaSettings(FIRST_STEPS, LR_ALPHA, DECAY)
-        )
-        return Subproblems(
-            everyone, torch.zeros_like(everyone), found.bound, found.alpha, torch.zeros_like(everyone), none, zero, zero
-        )
+        start = LowerBound(self.bounds, everyone, self.rows).start()
+        image, nothing = torch.zeros_like(everyone), self.rows.new_full((len(everyone),), -torch.inf)
+        column = torch.full((len(everyone), depth), none, device=everyone.device)
+        whole = Subproblems(everyone, image, nothing, start, image, column, zero, zero)
+        return self._bounded(whole, FIRST_STEPS)
 
-    def _bounded(self, children: Subproblems) -> Subproblems:
-        found = optimise(
-            self.lower_bound(children),
-            children.alpha,
-            children.beta,
-            AlphaSettings(STEPS, LR_ALPHA, DECAY),
-            lr_beta=LR_BETA,
-        )
-        bound = torch.maximum(found.bound, children.bound)
-        return replace(children, bound=bound, alpha=found.alpha, beta=found.beta)
+    def _bounded(self, sub: Subproblems, steps: int = STEPS) -> Subproblems:
+        settings = AlphaSettings(steps, LR_ALPHA, DECAY)
+        found = optimise(self._function(sub), sub.alpha, sub.beta, settings, lr_beta=LR_BETA)
+        return replace(sub, bound=torch.maximum(found.bound, sub.bound), alpha=found.alpha, beta=found.beta)
 
     def _proved(self, leaves: Subproblems, filled: Tensor, count: int) -> Tensor:
         """The worst of the proved bounds of each row's subproblems, as numbers of the search's type: (count,)."""
@@ -192,7 +196,7 @@ class NeuronProblem:
         size = fitting(proof.layout.floats, filled.device, torch.float64, 2 * ROWS)
         for some in torch.split(filled, size):
             sub = leaves.at(some).unpacked()
-            function = self.lower_bound(sub, proof)
+            function = self._lower_bound(sub, proof)
             alpha = decoded(leaves.alpha[some], torch.float64)
             out.scatter_reduce_(0, sub.image, function.sound_value(alpha, sub.beta.double()), "amin")
         return below(out, self.rows.dtype)

@@ -66,14 +66,21 @@ class Pool:
         if splits > self.splits:
             self.slots = self.slots.widened(self.slots.alpha.shape[1], splits, self.size)
 
-    def select(self, count: int) -> Tensor:
+    def worst_bounds(self, images: int) -> Tensor:
+        """The worst bound of each image on the device, zero if it has none there: (images,)."""
+        bound = torch.where(self.used, self.slots.bound, 0.0).clamp(max=0)
+        return bound.new_zeros(images).scatter_reduce(0, self.slots.image.long(), bound, "amin")
+
+    def select(self, count: int, cost: Tensor | None = None) -> Tensor:
         """Up to `count` slots: equally many from every image, as far as they go, and the worst bounds of each.
+
+        cost: (images,); an image that costs twice as much gets half as many.
 
         The best bounds instead when memory is nearly full: what is almost proved leaves few open halves behind.
         """
         if len(self) <= count:
             return torch.nonzero(self.used).flatten()
-        return self._by_urgency(worst_first=not self._crowded())[:count]
+        return self._by_urgency(cost, worst_first=not self._crowded())[:count]
 
     def take(self, slots: Tensor) -> Subproblems:
         """Remove these subproblems and return them."""
@@ -166,14 +173,18 @@ class Pool:
         held = len(self) * self.slots.row_bytes() + self._spilled_bytes()
         return held > CROWDED * (self.limit + self.spill_limit)
 
-    def _by_urgency(self, *, worst_first: bool = True) -> Tensor:
-        """All slots in use: the most urgent of every image, then the second of every image, and so on."""
+    def _by_urgency(self, cost: Tensor | None = None, *, worst_first: bool = True) -> Tensor:
+        """All slots in use: the most urgent of every image, then the second of every image, and so on.
+
+        cost: (images,); from an image that costs twice as much only every second time.
+        """
         live = torch.nonzero(self.used).flatten()
         order = torch.argsort(self.slots.bound[live], stable=True, descending=not worst_first)
         order = order[torch.argsort(self.slots.image[live][order], stable=True)]
         image = self.slots.image[live][order].contiguous()
         rank = torch.arange(len(live), device=live.device) - torch.searchsorted(image, image)
-        return live[order[torch.argsort(rank, stable=True)]]
+        turn = rank if cost is None else (rank + 1) * cost[image]
+        return live[order[torch.argsort(turn, stable=True)]]
 
     def _insert(self, packed: Subproblems) -> None:
         packed = packed.widened(self.slots.alpha.shape[1], self.splits, self.size)

@@ -25,6 +25,9 @@ from lipgraft.verification.stages.attack import short_attack
 
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
+LEVELS = 3  # of effort for the bounds of an image's hidden neurons
+AT_ONCE = 64  # images whose hidden neurons are bounded between two rounds, the most promising first
+DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopeless, and gets a thousandth of the time
 SMALLEST = 32  # parents in the smallest captured batch; the next ones are four times as large
 
 Shares = list[tuple[int, int]]
@@ -58,7 +61,9 @@ class BranchAndBound:
         self.step = Step(self.images, job.settings)
         self.replayed = Replayed(self.step, job.x.device, job.settings.branch.capture)
         self.hidden = HiddenNeurons(job) if job.settings.branch.neuron_splits and job.ledger.drafts is None else None
-        self.tightened = [False] * len(self.number)
+        self.tightened = [0] * len(self.number)
+        self.first = self.pool.worst_bounds(len(self.number))
+        self.taken = torch.zeros_like(self.first)
         self.rounds = 0
         for number in self.number:
             job.ledger.method[number] = "bab"
@@ -121,23 +126,46 @@ class BranchAndBound:
 
     # --- rounds
 
+    def _cost(self) -> Tensor:
+        """How much more work than so far each image needs, about: (I,), from 1 to 2^DOUBLINGS.
+
+        Every doubling of its subproblems lifts an image's worst bound by about as much as the one before. What is
+        nearly proved goes first, and what is certain to fail does not take its time.
+        """
+        worst = self.pool.worst_bounds(len(self.number))
+        gained = (worst - self.first).clamp(min=0) / torch.log2(self.taken + 2)
+        return torch.exp2((-worst / gained.clamp(min=1e-9)).clamp(max=DOUBLINGS))
+
     def _tighten(self) -> None:
-        """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved."""
-        after, count = self.job.settings.branch.neuron_after, self.job.ledger.subproblems
-        hard = [
-            place
-            for place, number in enumerate(self.number)
-            if not (self.stopped[place] or self.tightened[place]) and count[number] >= after
-        ]
-        if not self.hidden or not hard:
+        """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved.
+
+        The harder an image turns out to be, the more its neurons are worth: ten times as many subproblems buy them four
+        times as many splits.
+        """
+        if not self.hidden:
             return
-        for place in hard:
-            self.tightened[place] = True
-        numbers = [self.number[place] for place in hard]
-        with self.job.ledger.share(numbers):
-            some = torch.tensor(hard, device=self.floor.device)
-            self.hidden.tighten(self.images, some, self.job.limit(numbers))
-            self.pool.remove(self._contradictory)
+        settings, count = self.job.settings.branch, self.job.ledger.subproblems
+        for level in range(LEVELS):
+            hard = [
+                place
+                for place, number in enumerate(self.number)
+                if not self.stopped[place]
+                and self.tightened[place] == level
+                and count[number] >= settings.neuron_after * 10**level
+            ]
+            if not hard:
+                continue
+            if len(hard) > AT_ONCE:
+                cost = self._cost().tolist()
+                hard = sorted(hard, key=lambda place: cost[place])[:AT_ONCE]
+            for place in hard:
+                self.tightened[place] = level + 1
+            numbers = [self.number[place] for place in hard]
+            with self.job.ledger.share(numbers):
+                some = torch.tensor(hard, device=self.floor.device)
+                splits = settings.neuron_splits * 4**level
+                self.hidden.tighten(self.images, some, splits, self.job.limit(numbers))
+                self.pool.remove(self._contradictory)
 
     def _contradictory(self, packed: Subproblems) -> Tensor:
         """Whether a subproblem's splits leave no input at all, by the bounds of the neurons: (B,)."""
@@ -149,7 +177,7 @@ class BranchAndBound:
     def _round(self) -> None:
         """Take the worst subproblems, split each, and deal with the halves."""
         self.pool.refill()
-        slots = self.pool.select(self.parents)
+        slots = self.pool.select(self.parents, self._cost())
         if len(slots) == 0:
             return
         if int(self.pool.slots.depth[slots].max()) + 1 > self.pool.splits:
@@ -167,6 +195,7 @@ class BranchAndBound:
             return
         for number, count in shares:
             self.job.ledger.subproblems[number] += 2 * count
+        self.taken += 2 * torch.bincount(parents.image, minlength=len(self.number))
         try:
             self._digest(shares, children)
         except RuntimeError as error:

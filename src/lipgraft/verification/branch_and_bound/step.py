@@ -6,6 +6,7 @@ Shapes depend on the number of subproblems alone and nothing waits for the devic
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -101,18 +102,23 @@ class Step:
         return torch.where(torch.isfinite(score), left.view(2, -1).sum(0), -torch.inf)
 
 
-def scores(function: LowerBound, parents: Subproblems, score: Score) -> Tensor:
+class Splittable(Protocol):
+    """What a score looks at, as `LowerBound` has it. open, free, lower, upper, bias, negative_slope: (B, U)."""
+
+    open: Tensor
+    free: Tensor
+    lower: Tensor
+    upper: Tensor
+    bias: Tensor
+    negative_slope: Tensor
+
+    def coefficients(self, alpha: Tensor, beta: Tensor) -> Tensor: ...
+
+
+def scores(function: Splittable, parents: Subproblems, score: Score) -> Tensor:
     """The scores of the open neurons of subproblems, -inf for those that cannot be split: (B, U)."""
-    record: dict[int, Tensor] = {}
-    function.value(parents.alpha, parents.beta, record)
-    layout = function.layout
-    neurons = Neurons(
-        layout.flat(record).gather(1, function.open.clamp(max=layout.size - 1)),
-        function.lower,
-        function.upper,
-        layout.bias[function.open],
-        function.negative_slope,
-    )
+    coefficient = function.coefficients(parents.alpha, parents.beta)
+    neurons = Neurons(coefficient, function.lower, function.upper, function.bias, function.negative_slope)
     return torch.where(function.free, torch.nan_to_num(score(neurons), nan=0.0), -torch.inf)
 
 

@@ -1,0 +1,170 @@
+"""Branch and bound of hidden neurons: sound against exact answers, better with every split, the same verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from exact_milp import least
+from lipgraft.bounds.crown import Prepared, prepare
+from lipgraft.bounds.memory import never
+from lipgraft.bounds.window_network import WindowNetwork
+from lipgraft.network import Activation, Network, evaluate
+from lipgraft.verification import VerifySettings, verify
+from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
+from lipgraft.verification.branch_and_bound.pool import Pool
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.job import Job
+from lipgraft.verification.stages.alpha_crown import alpha_crown
+from lipgraft.verification.stages.crown import crown
+from window_networks import SIZE, boxes, everyone, module, network, seen, targets
+
+KINDS = ["relu", "leaky", "grafted"]
+EAGER = VerifySettings().changed(attack={"restarts": 0, "search_every": 0}, branch={"neuron_after": 0})
+
+
+def problem(window: WindowNetwork, prepared: Prepared, image: Tensor, neuron: Tensor, side: float) -> NeuronProblem:
+    """Without the proof in double precision: the numbers here are double already."""
+    rows = window.rows(neuron, torch.full((len(neuron),), side, dtype=torch.float64))
+    return NeuronProblem(window.bounds(prepared.intervals, image, neuron), None, rows)
+
+
+def sound_problem(
+    window: WindowNetwork, prepared: Prepared, image: Tensor, neuron: Tensor, side: float
+) -> NeuronProblem:
+    """Searched in single precision, proved in double."""
+    proof = window.bounds(prepared.intervals, image, neuron, prepared.rounding, prepared.errors)
+    single = WindowNetwork.of(window.whole.to(dtype=torch.float32), window.target)
+    assert single is not None
+    rows = window.rows(neuron, torch.full((len(neuron),), side, dtype=torch.float64))
+    return NeuronProblem(proof.searched(single.layout, torch.float32), proof, rows.float())
+
+
+def exact(window: WindowNetwork, prepared: Prepared, image: Tensor, neuron: Tensor, side: float) -> Tensor:
+    """The least value of side * neuron, by a mixed-integer program over its window."""
+    bounds = window.bounds(prepared.intervals, image, neuron)
+    rows = window.rows(neuron, torch.full((len(neuron),), side, dtype=torch.float64))[:, 0, 0].numpy()
+    out: list[float] = []
+    for k in range(len(neuron)):
+        nodes = list(window.network.nodes)
+        for local in window.layout.places:
+            node = bounds.activation(local, torch.tensor([k]))
+            assert isinstance(node, Activation)
+            assert node.graft is not None
+            nodes[local] = replace(node, graft=type(node.graft)(*(t[0, 0, 0] for t in vars(node.graft).values())))
+        net = Network(tuple(nodes), window.network.output)
+        out.append(float(least(net, bounds.root[0][k], bounds.root[1][k], rows[k : k + 1])[0]))
+    return torch.tensor(out, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layer", [0, 1])
+def test_bounds_of_hidden_neurons_grow_with_splits_up_to_the_exact_value(kind: str, layer: int) -> None:
+    net = network(kind, seed=3)
+    prepared = prepare(net, boxes(1, 0.03), sound_for=torch.float32)
+    window = seen(net, targets(net)[layer])
+    image, neuron = everyone(net, targets(net)[layer], 1)
+    image, neuron = image[5::67], neuron[5::67]
+    for side in (1.0, -1.0):
+        best = exact(window, prepared, image, neuron, side)
+        found = [problem(window, prepared, image, neuron, side).branched(splits, never) for splits in (0, 4, 200)]
+        proved = sound_problem(window, prepared, image, neuron, side).branched(24, never)
+        for bound in (*found, proved):
+            assert bool((bound <= best + 1e-7).all())
+        assert bool((found[0] <= found[1] + 1e-9).all())
+        assert bool((found[1] <= found[2] + 1e-9).all())
+        # What has the neuron's sign is not split further; of the rest, every neuron in the window can be split.
+        decided = found[2] < 0
+        torch.testing.assert_close(found[2][decided], best[decided], rtol=0, atol=1e-2)
+
+
+def images(seed: int) -> tuple[torch.nn.Module, Tensor, Tensor]:
+    model = module("grafted", seed).float()
+    x = torch.rand(12, 2, SIZE, SIZE, generator=torch.Generator().manual_seed(100 + seed))
+    return model, x, model(x).argmax(1)
+
+
+def test_tightened_bounds_are_tighter_and_hold_every_sampled_value() -> None:
+    model, x, y = images(0)
+    job = Job.of(model, x, y, 0.05, 0.0, 1.0, EAGER)
+    with torch.no_grad():
+        left = crown(job, list(range(len(x)))).rest[0]
+        opened = alpha_crown(job, left).rest[0].images
+        assert opened.proof is not None
+        before = [end.clone() for end in (opened.proof.lower, opened.proof.upper)]
+        HiddenNeurons(job).tighten(opened, torch.arange(len(opened)), 8, never)
+    after = opened.proof.lower, opened.proof.upper
+    assert bool((after[0] >= before[0]).all() & (after[1] <= before[1]).all())
+    assert float((after[1] - after[0]).mean()) < 0.99 * float((before[1] - before[0]).mean())
+    assert torch.equal(opened.bounds.lower.double(), after[0])
+    generator = torch.Generator().manual_seed(5)
+    assert job.proof is not None
+    for _ in range(50):
+        share = torch.rand(len(opened), *x.shape[1:], generator=generator, dtype=torch.float64).round()
+        low, high = (end[opened.number] for end in (job.exact_box.lower, job.exact_box.upper))
+        values = evaluate(job.proof, low + share * (high - low))
+        flat = opened.layout.flat({i: values[opened.layout.activation(i).inputs[0]] for i in opened.layout.places})
+        assert bool(((flat >= after[0][:, :-1]) & (flat <= after[1][:, :-1])).all())
+
+
+@pytest.mark.parametrize("arithmetic", ["sound", "fast"])
+@pytest.mark.parametrize("speaks_of", ["real", "float32"])
+def test_verdicts_do_not_contradict_those_without_and_need_fewer_subproblems(arithmetic: str, speaks_of: str) -> None:
+    if arithmetic == "fast" and speaks_of == "float32":
+        pytest.skip("a fast proof does not look at rounding")
+    model, x, y = images(1)
+    settings = EAGER.changed(arithmetic=arithmetic, speaks_of=speaks_of, limits={"max_subproblems": 150})
+    plain = settings.changed(branch={"neuron_splits": 0})
+    with_, without = (verify(model, x, y, 0.04, settings=s) for s in (settings, plain))
+    decided = {"verified", "falsified"}
+    for a, b in zip(with_, without, strict=True):
+        assert a.status == b.status or not {a.status, b.status} <= decided
+    proved = [k for k in range(len(x)) if without[k].status == "verified" and without[k].method == "bab"]
+    assert proved
+    assert all(with_[k].status == "verified" for k in proved)
+    assert sum(with_[k].subproblems for k in proved) < sum(without[k].subproblems for k in proved)
+    assert sum(v.status == "verified" for v in with_) >= sum(v.status == "verified" for v in without)
+
+
+def test_the_time_limit_holds_while_neurons_are_branched_on() -> None:
+    model, x, y = images(2)
+    job = Job.of(model, x[:2], y[:2], 0.05, 0.0, 1.0, EAGER)
+    net = network("grafted", 2)
+    prepared = prepare(net, boxes(1, 0.05))
+    window = seen(net, targets(net)[0])
+    image, neuron = everyone(net, targets(net)[0], 1)
+    asked: list[int] = []
+
+    def late() -> bool:
+        asked.append(1)
+        return len(asked) > 3
+
+    cut_short = problem(window, prepared, image, neuron, 1.0).branched(50, late)
+    three = problem(window, prepared, image, neuron, 1.0).branched(3, never)
+    assert torch.equal(cut_short, three)
+    assert bool(HiddenNeurons(job))
+
+
+def test_what_is_proved_leaves_the_pool_wherever_it_is_kept() -> None:
+    count = 12
+    zero = torch.zeros(count, dtype=torch.int64)
+    rows = Subproblems(
+        torch.arange(count) % 3,
+        zero,
+        -torch.arange(1.0, count + 1),
+        torch.zeros(count, 2),
+        zero,
+        torch.full((count, 1), 2),
+        torch.zeros(count, 1),
+        torch.zeros(count, 1),
+    )
+    pool = Pool(rows.at(slice(0, 0)), 2, limit=6 * rows.packed().row_bytes(), spill_limit=2**20)
+    pool.push(rows)
+    assert pool.spilled
+    pool.remove(lambda packed: packed.bound.abs() % 2 == 0)
+    assert pool.counts(3).tolist() == [2, 2, 2]
+    pool.remove(lambda packed: packed.image == 1)
+    assert pool.counts(3).tolist() == [2, 0, 2]
