@@ -37,8 +37,8 @@ from lipgraft.verification.job import Job
 FIRST_STEPS = 10  # of optimisation, before a neuron is branched on
 STEPS = 2  # of optimisation of each half
 LR_ALPHA, LR_BETA, DECAY = 0.1, 0.02, 0.98
-ROWS = 2**15  # neurons that are branched on at once, at most
-IMAGES = 32  # whose windows are cut at once
+ROWS = 2**16  # neurons that are branched on at once, at most
+IMAGES = 64  # whose windows are cut at once
 
 
 class HiddenNeurons:
@@ -46,10 +46,13 @@ class HiddenNeurons:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.windows = _window_networks(job.network)
+        # A certificate has no room for the trees of neurons.
+        wanted = job.settings.branch.neuron_splits > 0 and job.ledger.drafts is None
+        self.windows = _window_networks(job.network) if wanted else {}
         self.proof = None if job.proof is None else _window_networks(job.proof)
 
     def __bool__(self) -> bool:
+        """Whether there is anything to improve."""
         return bool(self.windows)
 
     def tighten(self, images: Images, some: Tensor, splits: int, late: Late) -> None:

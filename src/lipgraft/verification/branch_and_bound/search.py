@@ -26,7 +26,8 @@ from lipgraft.verification.stages.attack import short_attack
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
 LEVELS = 3  # of effort for the bounds of an image's hidden neurons
-AT_ONCE = 64  # images whose hidden neurons are bounded between two rounds, the most promising first
+WAITING = 4  # hidden neurons are bounded when at least one in so many of the open images waits for it
+AT_ONCE = 128  # images whose hidden neurons are bounded between two rounds, the most promising first
 DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopeless, and gets a thousandth of the time
 SMALLEST = 32  # parents in the smallest captured batch; the next ones are four times as large
 
@@ -60,7 +61,7 @@ class BranchAndBound:
         self.parents = affordable(job.network, job.x.device, PASSES, fit)
         self.step = Step(self.images, job.settings)
         self.replayed = Replayed(self.step, job.x.device, job.settings.branch.capture)
-        self.hidden = HiddenNeurons(job) if job.settings.branch.neuron_splits and job.ledger.drafts is None else None
+        self.hidden = HiddenNeurons(job)
         self.tightened = [0] * len(self.number)
         self.first = self.pool.worst_bounds(len(self.number))
         self.taken = torch.zeros_like(self.first)
@@ -140,32 +141,34 @@ class BranchAndBound:
         """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved.
 
         The harder an image turns out to be, the more its neurons are worth: ten times as many subproblems buy them four
-        times as many splits.
+        times as many splits. Images wait for each other: many cost a device hardly more than one.
         """
         if not self.hidden:
             return
-        settings, count = self.job.settings.branch, self.job.ledger.subproblems
+        settings, live = self.job.settings.branch, len(self.number) - sum(self.stopped)
         for level in range(LEVELS):
-            hard = [
-                place
-                for place, number in enumerate(self.number)
-                if not self.stopped[place]
-                and self.tightened[place] == level
-                and count[number] >= settings.neuron_after * 10**level
-            ]
-            if not hard:
-                continue
-            if len(hard) > AT_ONCE:
-                cost = self._cost().tolist()
-                hard = sorted(hard, key=lambda place: cost[place])[:AT_ONCE]
-            for place in hard:
-                self.tightened[place] = level + 1
-            numbers = [self.number[place] for place in hard]
-            with self.job.ledger.share(numbers):
-                some = torch.tensor(hard, device=self.floor.device)
-                splits = settings.neuron_splits * 4**level
-                self.hidden.tighten(self.images, some, splits, self.job.limit(numbers))
-                self.pool.remove(self._contradictory)
+            hard = [place for place in range(len(self.number)) if self._is_hard(place, level)]
+            if hard and WAITING * len(hard) >= min(live, WAITING * AT_ONCE):
+                self._tighten_some(hard, settings.neuron_splits * 4**level)
+
+    def _is_hard(self, place: int, level: int) -> bool:
+        if self.stopped[place] or self.tightened[place] != level:
+            return False
+        taken: int = self.job.ledger.subproblems[self.number[place]]
+        return taken >= self.job.settings.branch.neuron_after * int(10**level)
+
+    def _tighten_some(self, hard: list[int], splits: int) -> None:
+        """The most promising of these images, each with so many splits for every bound of a hidden neuron."""
+        if len(hard) > AT_ONCE:
+            cost = self._cost().tolist()
+            hard = sorted(hard, key=lambda place: cost[place])[:AT_ONCE]
+        for place in hard:
+            self.tightened[place] += 1
+        numbers = [self.number[place] for place in hard]
+        with self.job.ledger.share(numbers):
+            some = torch.tensor(hard, device=self.floor.device)
+            self.hidden.tighten(self.images, some, splits, self.job.limit(numbers))
+            self.pool.remove(self._contradictory)
 
     def _contradictory(self, packed: Subproblems) -> Tensor:
         """Whether a subproblem's splits leave no input at all, by the bounds of the neurons: (B,)."""
