@@ -39,6 +39,10 @@ COUNTS_HELP = (
 )
 
 
+MOMENTS = {5: "5 s", 10: "10 s", 20: "20 s", 60: "1 min", 180: "3 min", 600: "10 min"}
+"""Seconds of certification after which the verified share is told, where it is known, and their heads."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """text: ours; over: how many images it speaks of, if known; paper: the published figure, or empty.
@@ -79,6 +83,18 @@ def texts(results: RunResults, row: Row) -> list[str]:
         over = f" of {cell.over}" if column.key in OWN and _common(results, column) is None and cell.over else ""
         out.append(f"{cell.text}{over} ({cell.paper})" if cell.paper else f"{cell.text}{over}")
     return out
+
+
+def over_time(results: RunResults) -> list[list[str]]:
+    """Verified shares after the moments that are known of a model: heads, then a row for each model that knows one."""
+    found = {model.title: {at: model.verified_after(at) for at in MOMENTS} for model in results.models}
+    shown = [at for at in MOMENTS if any(shares[at] is not None for shares in found.values())]
+    rows = [
+        [title, *("" if (share := shares[at]) is None else percent(share) for at in shown)]
+        for title, shares in found.items()
+        if any(share is not None for share in shares.values())
+    ]
+    return [["model", *(MOMENTS[at] for at in shown)], *rows] if rows else []
 
 
 def undecided(results: RunResults) -> str:
@@ -173,6 +189,7 @@ def summary(results: RunResults) -> dict[str, Any]:
                     "lipschitz": dict(m.lipschitz),
                     "margin": m.margin,
                     "over": dict(m.over),
+                    "verified_after": {str(at): share for at in MOMENTS if (share := m.verified_after(at)) is not None},
                     "unknown": m.reasons,
                     "proofs": None if m.proofs is None else dict(m.proofs),
                     "verdicts": {s: m.count(s) for s in sorted({i.status for i in m.images})},

@@ -45,8 +45,8 @@ DEFINITIONS = """
     label INTEGER NOT NULL, status TEXT NOT NULL, reason TEXT, method TEXT, margin REAL,
     seconds REAL NOT NULL, subproblems INTEGER NOT NULL, unstable REAL,
     counterexample BLOB, -- a NumPy .npy file
-    correct INTEGER, attacked INTEGER, -- 0, 1, or NULL where it is not known
-    ended REAL -- seconds from the beginning of the run, or NULL where it is not known
+    ended REAL, -- seconds from the beginning of the run, or NULL where it is not known
+    correct INTEGER, attacked INTEGER -- 0, 1, or NULL where it is not known
 """
 """Of all columns but the image's number, which is part of a table's key."""
 ADDED = {"correct": "INTEGER", "attacked": "INTEGER", "ended": "REAL"}
