@@ -257,6 +257,16 @@ def test_the_summary_of_an_experiment_is_json_with_its_origin() -> None:
     assert content["runs"][1]["name"] == "two"
 
 
+def test_the_page_and_the_table_say_when_the_images_are_not_the_first_test_images() -> None:
+    assert "Measured on" not in render(results())
+    found = results(settings={"measured_on": "held-out", "certify": {"start": 1000}})
+    page = render(found)
+    assert "Measured on held-out training images, not on test images. Certified from image number 1000 on." in page
+    assert "Measured on held-out training images; certified images 10; first of them 1000" in markdown(
+        experiment(found)
+    )
+
+
 # --- over time
 
 

@@ -7,7 +7,18 @@ from typing import Any
 
 from lipgraft.report.results import ExperimentResults, RunResults
 from lipgraft.report.svg import number
-from lipgraft.report.table import COLUMNS, COUNTS, COUNTS_HELP, heads, over_time, published_cell, rows, summary, texts
+from lipgraft.report.table import (
+    COLUMNS,
+    COUNTS,
+    COUNTS_HELP,
+    heads,
+    held_out,
+    over_time,
+    published_cell,
+    rows,
+    summary,
+    texts,
+)
 
 
 def experiment_summary(results: ExperimentResults) -> dict[str, Any]:
@@ -33,7 +44,7 @@ def protocol(run: RunResults) -> dict[str, Any]:
     found: dict[str, Any] = {
         "pretrain epochs": run.settings.get("pretrain", {}).get("epochs"),
         "attack": _attack(run),
-        "measured on": "held-out training images" if run.settings.get("measured_on") == "held-out" else None,
+        "measured on": "held-out training images" if held_out(run) else None,
         "certified images": run.counts.get("certified"),
         "first of them": certify.get("start") or None,
         "timeout": limits.get("timeout"),

@@ -103,6 +103,19 @@ def undecided(results: RunResults) -> str:
     return f"Left open, neither proved nor refuted: {words}."
 
 
+def other_images(results: RunResults) -> str | None:
+    """One sentence on the images that were measured; None where they are the first test images, as in the paper."""
+    start = results.settings.get("certify", {}).get("start", 0)
+    parts = ["Measured on held-out training images, not on test images."] if held_out(results) else []
+    parts += [f"Certified from image number {start} on."] if start else []
+    return " ".join(parts) or None
+
+
+def held_out(results: RunResults) -> bool:
+    """Whether the images are training images that were kept from training."""
+    return bool(results.settings.get("measured_on") == "held-out")
+
+
 def spoken(results: RunResults) -> str | None:
     """One sentence on what "proved" means in this run; None for runs of versions that did not say."""
     settings = results.settings.get("certify", {}).get("verifier", results.settings)
