@@ -49,6 +49,14 @@ def test_a_split_is_the_front_and_the_tail() -> None:
     assert val.tolist() == [6, 7]
 
 
+def test_held_out_images_take_the_place_of_the_test_images_and_nothing_else_changes() -> None:
+    data = tiny()
+    held = data.held_out()
+    assert torch.equal(held.x_test, data.x_train[6:])
+    assert torch.equal(held.y_test, data.y_train[6:])
+    assert vars(held) | {"x_test": data.x_test, "y_test": data.y_test} == vars(data)
+
+
 def test_too_few_images_to_split_is_an_error() -> None:
     with pytest.raises(DataError, match="too few to hold out 8"):
         tiny(val_size=8).split()

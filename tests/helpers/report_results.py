@@ -10,11 +10,11 @@ from lipgraft.report import ImageResult, LayerResult, ModelResult, RunResults
 
 
 def model(name: str, *, va: float = 0.5, grafted: int = 0, **changes: object) -> ModelResult:
-    """A model whose first images are verified, the last one falsified and the others unknown."""
+    """A model whose first images are verified, the last one falsified and the others unknown, 2 s after each other."""
     count = 10
     statuses = ["verified" if i < round(va * count) else "unknown" for i in range(count - 1)] + ["falsified"]
     images = tuple(
-        ImageResult(i, i % 3, status, "pgd" if status == "falsified" else "bab", 0.01 * 3**i)
+        ImageResult(i, i % 3, status, "pgd" if status == "falsified" else "bab", 0.01 * 3**i, ended=2.0 * i)
         for i, status in enumerate(statuses)
     )
     layers = (LayerResult("act1", 40, grafted, 0.3, 0.2 if grafted else None), LayerResult("act2", 10, 0, 0.1))

@@ -105,7 +105,7 @@ def test_the_page_adapts_to_dark_mode_and_to_a_phone() -> None:
 
 def test_every_figure_is_there_when_the_run_has_everything() -> None:
     assert {figure.key for figure in drawn(results())} == set(FIGURES)
-    assert set(FIGURES) == {"accuracy", "tradeoff", "lipschitz", "grafted", "unstable", "margins", "time"}
+    assert set(FIGURES) == {"accuracy", "tradeoff", "lipschitz", "grafted", "unstable", "margins", "time", "clock"}
 
 
 def test_figures_without_data_are_left_out_not_drawn_empty() -> None:
@@ -234,7 +234,7 @@ def test_markdown_has_ours_with_the_papers_figures_in_brackets_and_the_origin() 
     assert "`lipgraft reproduce trial`" in text
     assert "abacus, commit abc" in text
     for line in (line for line in text.splitlines() if line.startswith("|")):
-        assert line.count("|") == 11
+        assert line.count("|") in (11, 8)  # of the table, and of that over time
 
 
 def test_markdown_names_the_time_for_all_images_and_lipschitz_only_where_it_was_measured() -> None:
@@ -255,6 +255,45 @@ def test_the_summary_of_an_experiment_is_json_with_its_origin() -> None:
     assert content["runs"][0]["literature"][0]["lipschitz"] == 20.82
     assert content["runs"][0]["models"][1]["margin"] == pytest.approx(-0.5)
     assert content["runs"][1]["name"] == "two"
+
+
+def test_the_page_and_the_table_say_when_the_images_are_not_the_first_test_images() -> None:
+    assert "Measured on" not in render(results())
+    found = results(settings={"measured_on": "held-out", "certify": {"start": 1000}})
+    page = render(found)
+    assert "Measured on held-out training images, not on test images. Certified from image number 1000 on." in page
+    assert "Measured on held-out training images; certified images 10; first of them 1000" in markdown(
+        experiment(found)
+    )
+
+
+# --- over time
+
+
+def test_the_verified_share_grows_with_the_clock_and_is_told_as_far_as_it_is_known() -> None:
+    one = model("ours", va=0.5)  # proved after 0, 2, 4, 6, 8 s, the rest open, the last image ends after 18 s
+    assert [one.verified_after(at) for at in (0, 5, 8, 18)] == [0.1, 0.3, 0.5, 0.5]
+    assert one.verified_after(60) == 0.5  # no image was stopped by the clock
+    stopped = tuple(replace(i, reason="timeout") if i.status == "unknown" else i for i in one.images)
+    assert replace(one, images=stopped).verified_after(18) == 0.5
+    assert replace(one, images=stopped).verified_after(19) is None
+    silent = tuple(replace(i, ended=None) for i in one.images)
+    assert replace(one, images=silent).verified_after(5) is None
+
+
+def test_markdown_and_summary_have_the_verified_share_after_a_while_where_it_is_known() -> None:
+    late = model("late", va=0.2)
+    stopped = tuple(replace(i, reason="timeout", ended=i.ended) for i in late.images)
+    silent = model("silent", images=tuple(replace(i, ended=None) for i in late.images))
+    found = results(model("ours"), replace(late, images=stopped), silent)
+    text = markdown(experiment(found))
+    assert "| model | 5 s | 10 s | 20 s | 1 min | 3 min | 10 min |" in text
+    assert "| Ours | 30.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 |" in text
+    assert "| Late | 20.0 | 20.0 |  |  |  |  |" in text
+    shares = [one["verified_after"] for one in summary(found)["models"]]
+    assert shares[1:] == [{"5": 0.2, "10": 0.2}, {}]
+    assert "VA % by the time" not in markdown(experiment(results(silent)))
+    assert "clock" not in {figure.key for figure in drawn(results(silent))}
 
 
 # --- the table

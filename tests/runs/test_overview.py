@@ -24,7 +24,9 @@ OURS = "cnn-b/cifar10/ours"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def put(folder: Path, name: str, va: float, *, seed: int = 0, paper: str = OURS, **top: Any) -> Path:
+def put(
+    folder: Path, name: str, va: float, *, seed: int = 0, paper: str = OURS, protocol: Any = None, **top: Any
+) -> Path:
     """A file of results with one row."""
     model = {
         "name": "ours",
@@ -39,9 +41,8 @@ def put(folder: Path, name: str, va: float, *, seed: int = 0, paper: str = OURS,
     results = {"experiment": "table1", "scale": "full", "seed": seed, "changes": changes, "made": [], **top}
     path = folder / "tables" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(
-        json.dumps({**results, "runs": [{"models": [model], "counts": {"tested": 10000, "certified": 1000}}]})
-    )
+    run = {"models": [model], "counts": {"tested": 10000, "certified": 1000}, "protocol": protocol or {}}
+    path.write_text(json.dumps({**results, "runs": [run]}))
     return path
 
 
@@ -107,6 +108,14 @@ def test_what_is_no_result_at_full_scale_or_lies_deeper_takes_no_part(tmp_path: 
     (tmp_path / "tables/broken.json").write_text("{")
     with pytest.raises(SettingsError, match=r"broken\.json is not JSON"):
         overview(tmp_path)
+
+
+def test_held_out_images_and_later_ones_are_not_the_papers(tmp_path: Path) -> None:
+    put(tmp_path, "held-out", 0.6, protocol={"measured on": "held-out training images"})
+    put(tmp_path, "second", 0.6, protocol={"first of them": 1000})
+    assert row(tmp_path).found == ()
+    put(tmp_path, "test", 0.5, protocol={"certified images": 1000}, changes={"attack.restarts": 1})
+    assert row(tmp_path).ours("va") == pytest.approx((50.0, 50.0, 50.0))
 
 
 def test_a_row_without_a_figure_is_shown_as_such(tmp_path: Path) -> None:

@@ -153,6 +153,13 @@ def test_settings_given_on_top_go_first_and_rows_can_be_chosen() -> None:
         chosen([experiment], ["cnnb"])
 
 
+def test_other_seeds_and_other_images_have_folders_of_their_own() -> None:
+    changes = {"seed": 1, "measured_on": "held-out", "certify.start": 1000}
+    folders = [load_experiment("table1", changes={key: changes[key]}).folder for key in changes]
+    assert folders == ["table1-seed1", "table1-held-out", "table1-from1000"]
+    assert load_experiment("table1", changes=changes).folder == "table1-seed1-held-out-from1000"
+
+
 def test_a_grid_makes_one_row_for_each_combination(tmp_path: Path) -> None:
     grid = {"graft.ratio": [0.2, 0.5], "graft.options.last_layer": ["pool", "cap", "quota"], "finetune.l1": [0.0, 1e-4]}
     row = {"like": "ours", "name": "r-{ratio}-{last_layer}-{l1}", "title": "{ratio} {last_layer}", "grid": grid}

@@ -18,6 +18,7 @@ from lipgraft.cli import main
 from lipgraft.data import images, load
 from lipgraft.errors import CheckpointError, SettingsError
 from lipgraft.report import RunResults, summary
+from lipgraft.report.experiment import protocol
 from lipgraft.runs import Recipe, certification, collect, load_recipe, report, resolve, run, stages
 from lipgraft.runs.directory import RunDirectory
 from lipgraft.verification.settings import flat
@@ -58,7 +59,7 @@ def table(results: RunResults) -> Any:
     """Everything a run says, times aside."""
     content = summary(results)
     for model in content["models"]:
-        del model["time"], model["seconds"]
+        del model["time"], model["seconds"], model["verified_after"]
     return content
 
 
@@ -195,6 +196,61 @@ def test_a_run_begun_before_the_verifiers_settings_had_groups_goes_on(
     other = tiny(certify={"count": 12, "verifier": {**VERIFIER, "attack": {"steps": 6}}})
     with pytest.raises(SettingsError, match=r"certify\.verifier\.attack\.steps = 5, not 6"):
         run(other, path)
+
+
+def test_a_run_begun_before_the_choice_of_images_goes_on(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    del config["recipe"]["measured_on"], config["recipe"]["certify"]["start"]
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    heard: list[bool] = []
+    assert table(run(tiny(), path, announce=lambda what, done: heard.append(done))) == table(finished[1])
+    assert all(heard)
+    with pytest.raises(SettingsError, match="measured_on = test, not held-out"):
+        run(tiny(measured_on="held-out"), path)
+
+
+def test_held_out_images_are_measured_without_a_look_at_the_test_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = load("digits")
+    wrong = replace(data, x_test=torch.zeros_like(data.x_test), y_test=(data.y_test + 1) % 10)
+    monkeypatch.setattr("lipgraft.data.load", lambda *_, **__: wrong)
+    shared, seen = tmp_path / "shared", dict[str, bool]()
+    ours = tiny().models[1:2]
+    held = run(replace(tiny(measured_on="held-out"), models=ours), tmp_path / "held", shared=shared)
+    _, chosen = data.split()
+    network = models.load(tmp_path / "held" / "checkpoints" / "ours.safetensors", torch.device("cpu")).eval()
+    x, y = images(data.x_train[chosen[:40]]), data.y_train[chosen[:40]]
+    with torch.no_grad():
+        right = float((network(x).argmax(1) == y).float().mean())
+    assert held.models[0].sa == pytest.approx(right)
+    assert [image.label for image in held.models[0].images] == y[:12].tolist()
+    assert protocol(held)["measured on"] == "held-out training images"
+    monkeypatch.undo()
+    tested = replace(tiny(), models=ours)
+    run(tested, tmp_path / "test", shared=shared, announce=lambda what, done: seen.update({what: done}))
+    assert seen["ours: fine-tuning, 2 epochs"]  # the network that was looked at is the one that is tested
+    assert not seen["ours: certifying 12 images"]
+
+
+def test_the_second_dozen_is_certified_as_in_a_run_of_two_dozen(
+    finished: tuple[Path, RunResults], tmp_path: Path
+) -> None:
+    path = copied(finished[0], tmp_path / "whole")
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    for name, certify in (("whole", {"count": 24}), ("second", {"count": 12, "start": 12})):
+        target = path if name == "whole" else copied(path, tmp_path / name)
+        config["recipe"]["certify"].update({"start": 0, **certify})
+        (target / "config.yaml").write_text(yaml.safe_dump(config))
+    whole = run(tiny(certify={"count": 24, "verifier": VERIFIER}), path)
+    second = run(tiny(certify={"count": 12, "start": 12, "verifier": VERIFIER}), tmp_path / "second")
+    assert protocol(second)["first of them"] == 12
+    for all_images, some in zip(whole.models, second.models, strict=True):
+        statuses = [(image.index, image.label, image.status) for image in all_images.images]
+        assert [(image.index, image.label, image.status) for image in some.images] == statuses[12:]
+    lengths = [len(model.margins) for results in (finished[1], second, whole) for model in results.models]
+    assert [a + b for a, b in zip(lengths[:3], lengths[3:6], strict=True)] == lengths[6:]
 
 
 def test_what_is_missing_is_made_again_and_nothing_else(finished: tuple[Path, RunResults], tmp_path: Path) -> None:

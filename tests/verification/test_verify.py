@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -207,6 +208,18 @@ def test_verdicts_come_as_images_end_and_each_once(generator: torch.Generator) -
     assert sorted(seen) == list(range(14))
     assert cheap_before_branching
     assert rounds
+
+
+def test_every_verdict_says_how_long_after_the_call_it_came() -> None:
+    generator = torch.Generator().manual_seed(4)
+    model = convolutional(generator)
+    x, y = classified(model, 6, generator)
+    began = time.perf_counter()
+    found = [
+        (verdict.ended, time.perf_counter() - began) for _, verdict in verify_stream(model, x, y, 0.05, settings=FAST)
+    ]
+    assert len(found) == 6
+    assert all(ended is not None and 0 < ended <= now for ended, now in found)
 
 
 def test_time_runs_out_as_timeout_and_not_as_proof(generator: torch.Generator) -> None:

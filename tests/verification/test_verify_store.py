@@ -78,7 +78,7 @@ def table(rows: list[Row]) -> list[tuple[object, ...]]:
 
 def example(image: int) -> Row:
     point = torch.arange(4.0).reshape(1, 2, 2) if image % 2 else None
-    return Row(image, 3, Verdict("falsified", None, point, -0.5, 1.5, "pgd", 7, 0.25))
+    return Row(image, 3, Verdict("falsified", None, point, -0.5, 1.5, "pgd", 7, 0.25, ended=2.5))
 
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -384,6 +384,27 @@ def test_a_store_written_before_settings_had_groups_is_continued(tmp_path: Path)
     assert [row.image for row in rows] == [0, 1, 2, 3]
     with pytest.raises(StoreError, match=r"branch\.iterations 2 instead of 5"):
         verify_run(network(), data, 0.05, tmp_path, settings=SETTINGS.changed(branch={"iterations": 5}))
+
+
+def test_a_store_written_before_verdicts_said_when_they_came_is_continued(tmp_path: Path) -> None:
+    data = dataset(4)
+    verify_run(network(), data, 0.05, tmp_path, count=2, settings=SETTINGS)
+    with closing(sqlite3.connect(tmp_path / RESULTS)) as connection:
+        connection.execute("ALTER TABLE results DROP COLUMN ended")
+    assert [row.verdict.ended for row in read_results(tmp_path / RESULTS)] == [None, None]
+    rows = verify_run(network(), data, 0.05, tmp_path, settings=SETTINGS)
+    assert [row.verdict.ended is None for row in rows] == [True, True, False, False]
+
+
+def test_the_clock_of_verdicts_goes_on_where_a_run_goes_on(tmp_path: Path) -> None:
+    data = dataset(8)
+    first = verify_run(network(), data, 0.05, tmp_path, count=4, settings=SETTINGS)
+    ended = [row.verdict.ended for row in verify_run(network(), data, 0.05, tmp_path, settings=SETTINGS)]
+    assert ended[:4] == [row.verdict.ended for row in first]
+    known = [time for time in ended if time is not None]
+    assert len(known) == 8
+    assert min(known) > 0
+    assert min(known[4:]) > max(known[:4])
 
 
 def test_more_images_can_be_asked_for_later(tmp_path: Path) -> None:

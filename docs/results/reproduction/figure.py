@@ -1,4 +1,4 @@
-"""Draw the trade-off between accuracy and proof on CNN-B from the JSON files beside this one: python figure.py."""
+"""Draw the trade-off between accuracy and proof on CNN-B, and the controls, from the JSON files beside this one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 HERE = Path(__file__).parent
-TARGET = HERE.parents[1] / "images" / "tradeoff.svg"
+IMAGES = HERE.parents[1] / "images"
 GROUPS = {  # what is drawn alike: marker, files
     "100 epochs of fine-tuning": ("o", ("baseline", "cnn-b", "slope-20")),
     "the same, second seed": ("D", ("seed-1",)),
@@ -28,6 +28,7 @@ COLOURS = {
     "ours": "#2563eb",
     "ours with slope or RS loss": "#0d9488",
     "LG with slope or RS loss": "#be185d",
+    "no or random lines": "#7c6f9c",
 }
 GREY = "#59616c"
 
@@ -37,7 +38,9 @@ Point = tuple[float, float]
 def colour(title: str) -> str:
     """By method."""
     low = title.lower()
-    kind = "baseline" if "baseline" in low else "LG" if low.startswith("lg") else "ours"
+    if "no lines" in low or "alone" in low or "random" in low:
+        return COLOURS["no or random lines"]
+    kind = "baseline" if "baseline" in low else "LG" if "lg" in low else "ours"
     if "slope" in low or "rs loss" in low:
         kind += " with slope or RS loss"
     return COLOURS[kind]
@@ -57,8 +60,8 @@ def best(points: list[Point]) -> list[Point]:
     return sorted(p for p in points if not any(q[0] >= p[0] and q[1] >= p[1] and q != p for q in points))
 
 
-def main() -> None:
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lipgraft", "font.family": "sans-serif"})
+def tradeoff() -> None:
+    """Standard against verified accuracy, of all that was run."""
     figure, axes = plt.subplots(figsize=(8.4, 5.4))
     for row in json.loads((HERE / "sweeps.json").read_text()):
         axes.plot(row["sa"], row["va"], ".", color=colour(row["model"]), alpha=0.4, markersize=6)
@@ -75,13 +78,56 @@ def main() -> None:
         theirs = model["published"]
         where = (theirs["sa"], theirs["va"])
         axes.plot(*where, "o", color=colour(model["title"]), markerfacecolor="none", markersize=11)
-    for at, (label, value) in enumerate(COLOURS.items()):
+    for at, (label, value) in enumerate(list(COLOURS.items())[:-1]):
         axes.text(0.015, 0.32 - 0.05 * at, label, color=value, transform=axes.transAxes, fontsize=10, weight="bold")
     axes.legend(loc="lower left", bbox_to_anchor=(0.42, 0.02), fontsize=8, frameon=False)
     axes.set(xlabel="standard accuracy, %", ylabel="verified accuracy, %", title="CNN-B, CIFAR-10, eps 2/255")
     axes.grid(color="#e2e5ea")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(TARGET, bbox_inches="tight", metadata={"Date": None})
+    figure.savefig(IMAGES / "tradeoff.svg", bbox_inches="tight", metadata={"Date": None})
+
+
+def controls() -> None:
+    """What was proved, what was left open, and the accuracies: row by row, and of ours and LG for each seed."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.4), width_ratios=(1.7, 1))
+    found = rows("controls")[::-1]
+    for at, model in enumerate(found):
+        proved, remaining = 100 * model["va"], 100 * model["unknown"].get("timeout", 0) / model["over"]["va"]
+        left.barh(at, proved, color=colour(model["title"]), height=0.62)
+        left.barh(at, remaining, left=proved, color=colour(model["title"]), alpha=0.2, height=0.62)
+        left.text(proved - 0.8, at, f"{proved:.1f}", va="center", ha="right", color="white", fontsize=8)
+        left.plot(100 * model["ra"], at, "|", color="black", markersize=11)
+        left.plot(100 * model["sa"], at, "D", color="black", markersize=4)
+    left.barh([0], [0], color=GREY, label="proved")
+    left.barh([0], [0], color=GREY, alpha=0.2, label="open after 20 s")
+    left.plot([], [], "|", color="black", markersize=11, linestyle="none", label="RA")
+    left.plot([], [], "D", color="black", markersize=4, linestyle="none", label="SA")
+    left.set_yticks(range(len(found)), [model["title"] for model in found])
+    left.set(xlim=(0, 84), xlabel="per cent", title="The controls, seed 0")
+    left.legend(loc="lower center", bbox_to_anchor=(0.45, -0.3), ncol=4, fontsize=8, frameon=False)
+    for seed, (file, marker) in enumerate({"controls": "o", "controls-seed1": "D", "controls-seed2": "s"}.items()):
+        right.plot([], [], marker, color=GREY, label=f"seed {seed}", linestyle="none")
+        for model in rows(file):
+            if model["name"] in ("ours", "lg"):
+                shade = COLOURS["LG" if model["name"] == "lg" else "ours"]
+                top = 100 * model["va"] + 100 * model["unknown"]["timeout"] / model["over"]["va"]
+                right.plot(*point(model), marker, color=shade, markersize=8)
+                right.plot([100 * model["sa"]] * 2, [100 * model["va"], top], color=shade, alpha=0.35)
+    for at, name in enumerate(("ours", "LG")):
+        right.text(0.03, 0.93 - 0.06 * at, name, color=COLOURS[name], transform=right.transAxes, weight="bold")
+    right.set(xlabel="standard accuracy, %", ylabel="verified accuracy, %", title="Lines on 50 %, no loss")
+    right.legend(loc="center", fontsize=8, frameon=False)
+    for axes in (left, right):
+        axes.grid(color="#e2e5ea", axis="x" if axes is left else "both")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(IMAGES / "controls.svg", bbox_inches="tight", metadata={"Date": None})
+
+
+def main() -> None:
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lipgraft", "font.family": "sans-serif"})
+    tradeoff()
+    controls()
 
 
 if __name__ == "__main__":

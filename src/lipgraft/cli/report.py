@@ -33,7 +33,7 @@ def report(
 
 def show(results: RunResults, run: Path, json: bool) -> None:
     """The results of a run, for a program or for people."""
-    from lipgraft.report import checked, headline, heads, rows, spoken, summary, texts, undecided
+    from lipgraft.report import checked, headline, heads, other_images, rows, spoken, summary, texts, undecided
 
     page = run / "report.html"
     if json:
@@ -47,7 +47,7 @@ def show(results: RunResults, run: Path, json: bool) -> None:
         table.add_row(*(Text(printable(text)) for text in (row.model.title, *texts(results, row))))
     console = Console()
     console.print(table)
-    for sentence in (undecided(results), headline(results), spoken(results), checked(results)):
+    for sentence in (undecided(results), headline(results), other_images(results), spoken(results), checked(results)):
         if sentence is not None:
             console.print(printable(sentence), markup=False, highlight=False)
     if results.missing:

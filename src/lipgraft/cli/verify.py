@@ -168,6 +168,7 @@ def _plain(row: Row) -> dict[str, Any]:
             "method",
             "margin",
             "seconds",
+            "ended",
             "subproblems",
             "unstable",
             "correct",

@@ -47,6 +47,11 @@ class Dataset:
         indices = torch.arange(count, device=self.x_train.device)
         return indices[: count - self.val_size], indices[count - self.val_size :]
 
+    def held_out(self) -> Dataset:
+        """The same data set with the validation images in place of the test images."""
+        _, chosen = self.split()
+        return replace(self, x_test=self.x_train[chosen], y_test=self.y_train[chosen])
+
     def to(self, device: torch.device | str) -> Dataset:
         """The same data set on another device."""
         moved = {name: getattr(self, name).to(device) for name in ("x_train", "y_train", "x_test", "y_test")}

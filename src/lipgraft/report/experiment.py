@@ -7,7 +7,18 @@ from typing import Any
 
 from lipgraft.report.results import ExperimentResults, RunResults
 from lipgraft.report.svg import number
-from lipgraft.report.table import COLUMNS, COUNTS, COUNTS_HELP, heads, published_cell, rows, summary, texts
+from lipgraft.report.table import (
+    COLUMNS,
+    COUNTS,
+    COUNTS_HELP,
+    heads,
+    held_out,
+    over_time,
+    published_cell,
+    rows,
+    summary,
+    texts,
+)
 
 
 def experiment_summary(results: ExperimentResults) -> dict[str, Any]:
@@ -28,11 +39,14 @@ def experiment_summary(results: ExperimentResults) -> dict[str, Any]:
 
 def protocol(run: RunResults) -> dict[str, Any]:
     """The settings without which the figures say little."""
-    limits = run.settings.get("certify", {}).get("verifier", {}).get("limits", {})
+    certify = run.settings.get("certify", {})
+    limits = certify.get("verifier", {}).get("limits", {})
     found: dict[str, Any] = {
         "pretrain epochs": run.settings.get("pretrain", {}).get("epochs"),
         "attack": _attack(run),
+        "measured on": "held-out training images" if held_out(run) else None,
         "certified images": run.counts.get("certified"),
+        "first of them": certify.get("start") or None,
         "timeout": limits.get("timeout"),
         "wall time for all images": limits.get("total_seconds"),
         "Lipschitz images": run.counts.get("lipschitz"),
@@ -48,7 +62,7 @@ def markdown(results: ExperimentResults) -> str:
     if results.scale != "full":
         parts.append(f"Scale: {results.scale}. Another network on other data: these figures only show that it runs.")
     for run in results.runs:
-        parts += [f"## {run.title}, eps {run.radius}", _table(run), _sentence(run)]
+        parts += [f"## {run.title}, eps {run.radius}", _table(run), _sentence(run), *_over_time(run)]
     if results.missing:
         parts.append(f"Not finished: {', '.join(results.missing)}.")
     parts.append(_origin(results))
@@ -65,6 +79,16 @@ def _table(run: RunResults) -> str:
         cells = [f"({paper})" if (paper := published_cell(figures, column)) else "" for column in COLUMNS]
         lines.append("| " + " | ".join([_plain(title), *cells, *("" for _ in COUNTS), ""]) + " |")
     return "\n".join(lines)
+
+
+def _over_time(run: RunResults) -> list[str]:
+    """A small table of the verified share after a while, where it is known."""
+    found = over_time(run)
+    if not found:
+        return []
+    lines = ["| " + " | ".join(_plain(cell) for cell in row) + " |" for row in found]
+    lines.insert(1, "|---" + "|---:" * (len(found[0]) - 1) + "|")
+    return ["VA % by the time since the certification of all images began:", "\n".join(lines)]
 
 
 def _sentence(run: RunResults) -> str:

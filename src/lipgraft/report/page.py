@@ -15,7 +15,18 @@ from lipgraft.report.charts.registry import COLOURS, Figure, colour, many
 from lipgraft.report.png import data_uri
 from lipgraft.report.results import STATUSES, Example, ExperimentResults, RunResults
 from lipgraft.report.svg import number
-from lipgraft.report.table import COLUMNS, COUNTS, COUNTS_HELP, Row, checked, headline, published_cell, rows, spoken
+from lipgraft.report.table import (
+    COLUMNS,
+    COUNTS,
+    COUNTS_HELP,
+    Row,
+    checked,
+    headline,
+    other_images,
+    published_cell,
+    rows,
+    spoken,
+)
 from lipgraft.version import __version__
 
 
@@ -62,7 +73,7 @@ class Section:
 
 def _lead(results: RunResults) -> str:
     """What the page says first: what grafting did, of what the proofs speak, and how many were checked."""
-    sentences = headline(results), spoken(results), checked(results)
+    sentences = headline(results), other_images(results), spoken(results), checked(results)
     return " ".join(sentence for sentence in sentences if sentence is not None)
 
 

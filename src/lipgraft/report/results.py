@@ -34,7 +34,10 @@ class LayerResult:
 
 @dataclass(frozen=True)
 class ImageResult:
-    """The verdict on one image. method: what decided it; seconds: spent on it; reason: of an unknown or an error."""
+    """The verdict on one image. method: what decided it; seconds: spent on it; reason: of an unknown or an error.
+
+    ended: seconds from the beginning of the certification to the verdict; None: results that do not say.
+    """
 
     index: int
     label: int
@@ -43,6 +46,7 @@ class ImageResult:
     seconds: float
     reason: str | None = None
     margin: float | None = None
+    ended: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,31 @@ class ModelResult:
 
     def count(self, status: str) -> int:
         return sum(image.status == status for image in self.images)
+
+    @property
+    def proved_at(self) -> list[float] | None:
+        """When each verified image was, in order; None where the images do not say when they ended."""
+        times = [image.ended for image in self.images if image.status == VERIFIED]
+        known = sorted(time for time in times if time is not None)
+        return known if len(known) == len(times) and self.last is not None else None
+
+    @property
+    def last(self) -> float | None:
+        """When the last image ended; None where one does not say."""
+        times = [image.ended for image in self.images]
+        known = [time for time in times if time is not None]
+        return max(known) if known and len(known) == len(times) else None
+
+    def verified_after(self, seconds: float) -> float | None:
+        """Share of all images that were proved so many seconds after the certification began.
+
+        None: nobody knows, because the images do not say when they ended, or because the time for all of them was over
+        before that and left some open.
+        """
+        times = self.proved_at
+        if times is None or self.last is None or (seconds > self.last and "timeout" in self.reasons):
+            return None
+        return sum(time <= seconds for time in times) / len(self.images)
 
     @property
     def reasons(self) -> dict[str, int]:

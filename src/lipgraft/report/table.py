@@ -39,6 +39,10 @@ COUNTS_HELP = (
 )
 
 
+MOMENTS = {5: "5 s", 10: "10 s", 20: "20 s", 60: "1 min", 180: "3 min", 600: "10 min"}
+"""Seconds of certification after which the verified share is told, where it is known, and their heads."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """text: ours; over: how many images it speaks of, if known; paper: the published figure, or empty.
@@ -81,10 +85,35 @@ def texts(results: RunResults, row: Row) -> list[str]:
     return out
 
 
+def over_time(results: RunResults) -> list[list[str]]:
+    """Verified shares after the moments that are known of a model: heads, then a row for each model that knows one."""
+    found = {model.title: {at: model.verified_after(at) for at in MOMENTS} for model in results.models}
+    shown = [at for at in MOMENTS if any(shares[at] is not None for shares in found.values())]
+    rows = [
+        [title, *("" if (share := shares[at]) is None else percent(share) for at in shown)]
+        for title, shares in found.items()
+        if any(share is not None for share in shares.values())
+    ]
+    return [["model", *(MOMENTS[at] for at in shown)], *rows] if rows else []
+
+
 def undecided(results: RunResults) -> str:
     """One sentence on the images that the verifier left open, for tables without columns for them."""
     words = "; ".join(f"{model.title} {_open(model)}" for model in results.models)
     return f"Left open, neither proved nor refuted: {words}."
+
+
+def other_images(results: RunResults) -> str | None:
+    """One sentence on the images that were measured; None where they are the first test images, as in the paper."""
+    start = results.settings.get("certify", {}).get("start", 0)
+    parts = ["Measured on held-out training images, not on test images."] if held_out(results) else []
+    parts += [f"Certified from image number {start} on."] if start else []
+    return " ".join(parts) or None
+
+
+def held_out(results: RunResults) -> bool:
+    """Whether the images are training images that were kept from training."""
+    return bool(results.settings.get("measured_on") == "held-out")
 
 
 def spoken(results: RunResults) -> str | None:
@@ -173,6 +202,7 @@ def summary(results: RunResults) -> dict[str, Any]:
                     "lipschitz": dict(m.lipschitz),
                     "margin": m.margin,
                     "over": dict(m.over),
+                    "verified_after": {str(at): share for at in MOMENTS if (share := m.verified_after(at)) is not None},
                     "unknown": m.reasons,
                     "proofs": None if m.proofs is None else dict(m.proofs),
                     "verdicts": {s: m.count(s) for s in sorted({i.status for i in m.images})},

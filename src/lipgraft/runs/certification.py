@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -36,7 +37,8 @@ def verify_run(
     """Verify `count` test images (all by default) from number `start` on, and return their rows, in order.
 
     out: the run's folder, which gets `results.sqlite`; what it holds already is not done again. started(total, rows) is
-    called once with the rows found there, decided(row) for every new one, watch as in `verify_stream`.
+    called once with the rows found there, decided(row) for every new one, watch as in `verify_stream`. Where a run goes
+    on, the clock of `ended` goes on too, with the last row found there.
     certificates: a folder that gets a file for every proof and counterexample. An image that was verified before is
     proved again if its file is not there.
     """
@@ -54,6 +56,7 @@ def verify_run(
         if started is not None:
             started(len(wanted), before)
         done = {row.image for row in before}
+        earlier = max((row.verdict.ended or 0.0 for row in before), default=0.0)
         todo = [index for index in wanted if index not in done]
         if todo:
             index = torch.tensor(todo, device=data.x_test.device)
@@ -63,7 +66,8 @@ def verify_run(
                 model, x, y, eps, settings=chosen, watch=watch, certificates=certificates is not None
             )
             for place, verdict in stream:
-                row = Row(todo[place], labels[place], verdict)
+                later = None if verdict.ended is None else earlier + verdict.ended
+                row = Row(todo[place], labels[place], replace(verdict, ended=later))
                 if folder is not None and verdict.certificate is not None:  # before the verdict that rests on it
                     facts = {"data": data.name, "image": row.image, "eps": eps, "margin": verdict.margin}
                     folder.put(row.image, verdict.certificate, **facts)

@@ -23,7 +23,7 @@ from lipgraft.runs.provenance import hardware, made_by, versions
 from lipgraft.runs.recipe import Recipe
 from lipgraft.runs.recipe_file import with_groups
 from lipgraft.runs.store import RESULTS
-from lipgraft.settings import to_mapping
+from lipgraft.settings import build, to_mapping
 
 Result = dict[str, Any]
 Announce = Callable[[str, bool], None]
@@ -103,7 +103,7 @@ class RunDirectory:
             shutil.rmtree(self.path / "stages", ignore_errors=True)  # found with other settings
             self._write_config(now)
             return
-        before = self.read_config().get("recipe")
+        before = self._recipe()
         if self.shared is not None and before != now:  # a run with fewer models; its examples are of those alone
             self._file("examples").unlink(missing_ok=True)
             self._write_config(now)
@@ -122,12 +122,20 @@ class RunDirectory:
 
     def holds(self, recipe: Recipe) -> bool:
         """Whether the run that is here, if any, is one of this recipe, with all of its models or some."""
-        here = self.read_config().get("recipe") if self.config.exists() else None
+        here = self._recipe() if self.config.exists() else None
         if here is None:
             return False
         now = _plain(to_mapping(recipe))
         known = all(model in now["models"] for model in here["models"])
         return known and bool({**here, "models": None} == {**now, "models": None})
+
+    def _recipe(self) -> Any:
+        """The recipe of the run that is here, with settings that its version did not have; None: it has none."""
+        before = self.read_config().get("recipe")
+        try:
+            return before and _plain(to_mapping(build(Recipe, before, where=str(self.config))))
+        except SettingsError:  # of a version with other settings, which is a difference to tell
+            return before
 
     def read_config(self) -> Result:
         """What the run was started with: recipe, versions and hardware, or what `lipgraft verify` writes."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.report.published import PUBLISHED, published
-from lipgraft.runs.recipe import Recipe, check_folder_name
+from lipgraft.runs.recipe import TEST, Recipe, check_folder_name
 from lipgraft.runs.recipe_file import changed, read, resolve
 from lipgraft.settings import build, nested, over, setting
 
@@ -96,8 +96,11 @@ class Experiment:
 
     @property
     def folder(self) -> str:
-        """The name of its folder beside those of the others; each seed but 0 has its own."""
-        return f"{self.name}-seed{self.seed}" if self.seed else self.name
+        """The name of its folder beside those of the others; each seed but 0 and other images have their own."""
+        recipe = self.runs[0].recipe
+        name = f"{self.name}-seed{self.seed}" if self.seed else self.name
+        name += f"-{recipe.measured_on}" if recipe.measured_on != TEST else ""
+        return f"{name}-from{recipe.certify.start}" if recipe.certify.start else name
 
 
 def experiment_names() -> list[str]:

@@ -97,7 +97,7 @@ def _findings(folder: Path) -> dict[str, list[Finding]]:
         if not isinstance(content, dict) or "experiment" not in content or content.get("scale") != FULL:
             continue
         files += 1
-        for run in content["runs"]:
+        for run in filter(_as_published, content["runs"]):
             for model in run["models"]:
                 if model.get("paper") is not None:
                     found[model["paper"]].append(_finding(content, run, model, _readable(path, folder)))
@@ -106,6 +106,11 @@ def _findings(folder: Path) -> dict[str, list[Finding]]:
             f"no results of experiments at full scale in {folder}/*/*.json; `lipgraft reproduce` makes them."
         )
     return found
+
+
+def _as_published(run: Mapping[str, Any]) -> bool:
+    """Whether a run speaks of the first test images, as the paper does, and not of others."""
+    return not {"measured on", "first of them"} & set(run.get("protocol", {}))
 
 
 def _read(path: Path) -> Any:

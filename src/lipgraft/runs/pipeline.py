@@ -19,7 +19,7 @@ from lipgraft.report import RunResults, render, summary
 from lipgraft.runs import examples
 from lipgraft.runs.directory import Announce, RunDirectory, SharedStages
 from lipgraft.runs.models import Workshop, history
-from lipgraft.runs.recipe import ModelRecipe, Recipe
+from lipgraft.runs.recipe import HELD_OUT, ModelRecipe, Recipe
 from lipgraft.runs.results import collect, is_measured
 from lipgraft.runs.stages import identity, measure_model
 from lipgraft.runs.store import read_model
@@ -46,6 +46,7 @@ def run(
     place = torch.device(device)
     directory = RunDirectory(Path(out), announce, None if shared is None else SharedStages(Path(shared)))
     data = datasets.load(recipe.data, root=data_root)
+    data = data.held_out() if recipe.measured_on == HELD_OUT else data
     with held(Path(out)), _threads(recipe.threads):
         directory.begin(recipe, place)
         _run_stages(Workshop(recipe, directory, data.to(place), place, progress), rows, measured)

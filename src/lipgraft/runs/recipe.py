@@ -30,6 +30,7 @@ def _known(kind: str, name: str, names: Any) -> None:
 
 
 LONGEST_NAME = 100
+MEASURED_ON = TEST, HELD_OUT = "test", "held-out"
 
 
 def check_folder_name(kind: str, name: str) -> None:
@@ -120,7 +121,8 @@ class AttackSettings:
 class CertifySettings:
     """What is proved, and how hard the verifier tries."""
 
-    count: int = setting(1000, "First test images to certify.")
+    count: int = setting(1000, "How many images to certify.")
+    start: int = setting(0, "Number of the first image to certify; 1000 for the second thousand.")
     verifier: VerifySettings = setting(VerifySettings(), "Settings of the verifier.")
     margins: str = setting("crown", "Bound method of the certified margins in the report.")
     certificates: bool = setting(False, "Write a certificate of every proof, and check them all.")
@@ -128,14 +130,16 @@ class CertifySettings:
     def __post_init__(self) -> None:
         _known("bound method", self.margins, METHODS)
         _at_least(1, count=self.count)
+        _at_least(0, start=self.start)
         if self.certificates and self.verifier.arithmetic != "sound":
             raise SettingsError("certify.certificates needs certify.verifier.arithmetic: sound.")
 
     def record(self) -> dict[str, Any]:
         """What finished stages know it by: the same text for the same values as before settings had groups."""
         record = {**to_mapping(self), "verifier": flat(self.verifier)}
-        if not self.certificates:  # older versions had none
-            del record["certificates"]
+        for name in ("certificates", "start"):  # older versions had none
+            if not record[name]:
+                del record[name]
         return record
 
 
@@ -174,6 +178,11 @@ class Recipe:
     attack: AttackSettings = setting(AttackSettings(), "Measure of robust accuracy.")
     certify: CertifySettings = setting(CertifySettings(), "Measure of verified accuracy.")
     lipschitz: LipschitzRecipe = setting(LipschitzRecipe(), "Measure of the Lipschitz constant.")
+    measured_on: str = setting(
+        "test",
+        "Images of all measures: the test images, or the held-out training images, to choose settings by.",
+        choices=MEASURED_ON,
+    )
     examples: int = setting(8, "Images with verdicts to show in the report.")
     threads: int | None = setting(
         None, "CPU threads, by default PyTorch's choice; small networks are faster with one, and repeat exactly."
@@ -187,6 +196,7 @@ class Recipe:
         check_eps(self.eps)
         check_seed(self.seed)
         check_threads(self.threads)
+        _known("kind of images", self.measured_on, MEASURED_ON)
         _at_least(0, examples=self.examples)
         if not self.models:
             raise SettingsError("a recipe needs at least one model to compare.")

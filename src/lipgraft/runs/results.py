@@ -140,7 +140,7 @@ def _verification(path: Path, config: Mapping[str, Any]) -> RunResults:
 
 def _image(row: Row) -> ImageResult:
     v = row.verdict
-    return ImageResult(row.image, row.label, v.status, v.method, v.seconds, v.reason, v.margin)
+    return ImageResult(row.image, row.label, v.status, v.method, v.seconds, v.reason, v.margin, v.ended)
 
 
 def _number(value: float | None) -> float:

@@ -66,9 +66,10 @@ def identity(shop: Workshop, network: nn.Module) -> dict[str, str]:
 def _bounds(shop: Workshop, model: ModelRecipe, network: nn.Module) -> dict[str, Any]:
     """Unstable neurons over the images that reach the verifier, margins over those classified correctly."""
     recipe, data = shop.recipe, shop.data
-    x, y = images(data.x_test[: recipe.certify.count]), data.y_test[: recipe.certify.count]
+    part = slice(recipe.certify.start, recipe.certify.start + recipe.certify.count)
+    x, y = images(data.x_test[part]), data.y_test[part]
     rows = read_model(shop.run.store, model.name)
-    reached = x[[row.image for row in rows if row.verdict.reached_verifier]]
+    reached = x[[row.image - part.start for row in rows if row.verdict.reached_verifier]]
     layers = measurements.unstable_shares(network, reached, recipe.eps)
     if model.graft is not None:
         start = models.load(shop.run.checkpoint(f"{model.name}-grafted"), shop.device)
@@ -91,6 +92,7 @@ def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Pat
             shop.data,
             shop.recipe.eps,
             folder,
+            start=settings.start,
             count=settings.count,
             settings=settings.verifier,
             started=live.started,

@@ -39,17 +39,18 @@ WAIT_SECONDS = 2.0
 
 FIRST = "image, label, status, reason, method, margin, seconds, subproblems, unstable, counterexample"
 """The columns that every version has written."""
-COLUMNS = f"{FIRST}, correct, attacked"
+COLUMNS = f"{FIRST}, correct, attacked, ended"
 PLACES = ", ".join("?" for _ in COLUMNS.split(","))
 DEFINITIONS = """
     label INTEGER NOT NULL, status TEXT NOT NULL, reason TEXT, method TEXT, margin REAL,
     seconds REAL NOT NULL, subproblems INTEGER NOT NULL, unstable REAL,
     counterexample BLOB, -- a NumPy .npy file
+    ended REAL, -- seconds from the beginning of the run, or NULL where it is not known
     correct INTEGER, attacked INTEGER -- 0, 1, or NULL where it is not known
 """
 """Of all columns but the image's number, which is part of a table's key."""
-ADDED = "correct", "attacked"
-"""Columns that files of older versions lack."""
+ADDED = {"correct": "INTEGER", "attacked": "INTEGER", "ended": "REAL"}
+"""Columns that files of older versions may lack, and their types."""
 
 TABLES = (
     "CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -122,6 +123,8 @@ class ResultStore:
         for key, value in new.items():
             if old.get(key) != value:
                 raise StoreError(f"{self.path} {_difference(key, old, value)}; give another --out to start anew.")
+        with connection:
+            _add_columns(connection, known["results"])
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -166,8 +169,7 @@ def write_model(path: Path, model: str, rows: Sequence[Row]) -> None:
         known = _tables(connection)
         if known:
             _check_models(path, known)
-            for name in (name for name in ADDED if name not in known["results"]):  # a file of an older version
-                connection.execute(f"ALTER TABLE results ADD COLUMN {name} INTEGER")
+            _add_columns(connection, known["results"])
         else:
             connection.execute(MODEL_TABLE)
         connection.execute("DELETE FROM results WHERE model = ?", (model,))
@@ -181,6 +183,12 @@ def read_model(path: Path, model: str) -> list[Row]:
     with _speaking(path), _reading(path) as connection:
         _check_models(path, _tables(connection))
         return _read_rows(connection, "model = ?", (model,))
+
+
+def _add_columns(connection: sqlite3.Connection, known: set[str]) -> None:
+    """Give the table of an older version the columns it lacks."""
+    for name in (name for name in ADDED if name not in known):
+        connection.execute(f"ALTER TABLE results ADD COLUMN {name} {ADDED[name]}")
 
 
 def _check_models(path: Path, known: dict[str, set[str]]) -> None:
@@ -286,15 +294,16 @@ def _to_values(row: Row) -> tuple[object, ...]:
     margin = None if v.margin is None or math.isnan(v.margin) else v.margin
     example = None if v.counterexample is None else _to_bytes(v.counterexample)
     measured = (v.status, v.reason, v.method, margin, v.seconds, v.subproblems, v.unstable)
-    return (row.image, row.label, *measured, example, v.correct, v.attacked)
+    return (row.image, row.label, *measured, example, v.correct, v.attacked, v.ended)
 
 
 def _row(values: tuple[Any, ...]) -> Row:
-    image, label, status, reason, method, margin, seconds, subproblems, unstable, example, correct, attacked = values
+    image, label, status, reason, method, margin, seconds, subproblems, unstable, example, *added = values
+    correct, attacked, ended = added
     point = None if example is None else _from_bytes(example)
     right, tried = (None if flag is None else bool(flag) for flag in (correct, attacked))
     measured = (margin, seconds, method, subproblems, unstable)
-    return Row(image, label, Verdict(status, reason, point, *measured, correct=right, attacked=tried))
+    return Row(image, label, Verdict(status, reason, point, *measured, correct=right, attacked=tried, ended=ended))
 
 
 def _to_bytes(point: Tensor) -> bytes:

@@ -124,6 +124,7 @@ class Ledger:
             attacked=self.attacked[image],
             certificate=certificate,
             speaks_of=self.speaks_of if status == "verified" else None,
+            ended=time.perf_counter() - self.began,
         )
 
     def failed(self, image: int, reason: str) -> Decided:

@@ -26,6 +26,8 @@ class Verdict:
     margin: the true class's logit minus the strongest other one; proved lower bound of it when verified or unknown, its
     value at the counterexample when falsified; None when nothing is known.
     seconds: device time spent on this image; the attack's share alone for an image that it ends.
+    ended: seconds from the beginning of the call to this verdict, by the clock on the wall; None: results of older
+    versions, which did not say.
     method: the stage that decided, or the last one that ran: "misclassified", "pgd", "crown", "alpha-crown", "bab".
     subproblems: how many were bounded in branch and bound. unstable: share of all neurons that are neither grafted nor
     stable under CROWN's bounds; None for an image that never reached the verifier.
@@ -49,6 +51,7 @@ class Verdict:
     attacked: bool | None = None
     certificate: Certificate | None = None
     speaks_of: str | None = None
+    ended: float | None = None
 
     @property
     def reached_verifier(self) -> bool:

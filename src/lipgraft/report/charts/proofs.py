@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from markupsafe import Markup
@@ -76,31 +77,55 @@ def verified_versus_time(results: RunResults) -> Markup | None:
     if not proved:
         return None
     longest = max([*proved, *(i.seconds for m in results.models for i in m.images)])
-    left, right, top, bottom = 38.0, WIDTH - 40.0, 10.0, 200.0
-    x = Scale(min(proved) / 1.5, max(longest, min(proved) * 10), left, right, log=True)
+    x = Scale(min(proved) / 1.5, max(longest, min(proved) * 10), LEFT, RIGHT, log=True)
+    return _steps(results, times, x, "seconds per image")
+
+
+@figure(
+    "clock",
+    "Verified by the clock",
+    "Share of the {count} images proved robust so many seconds after the certification of all of them began.",
+    sweep="Share of the {count} images proved robust so many seconds after the certification of all of them began. "
+    "Colours repeat; a hint names each model.",
+)
+def verified_by_the_clock(results: RunResults) -> Markup | None:
+    times = {m.name: known for m in results.models if (known := m.proved_at) is not None}
+    if not any(times.values()):
+        return None
+    longest = max(m.last for m in results.models if m.last is not None)
+    return _steps(results, times, Scale(0, longest, LEFT, RIGHT), "seconds since the certification began")
+
+
+LEFT, RIGHT = 38.0, WIDTH - 40.0
+"""Ends of the time axis of `_steps`."""
+
+
+def _steps(results: RunResults, times: Mapping[str, Sequence[float]], x: Scale, label: str) -> Markup:
+    """The share of a model's images that are proved by a time. times: of each proved image, in order, by model."""
+    top, bottom = 10.0, 200.0
     highest = max(len(times[m.name]) / len(m.images) for m in results.models if m.name in times)
     y = Scale(0, min(1.0, highest * 1.15), bottom, top)
     parts = []
     for tick in y.ticks(5):
-        parts += [line(left, y(tick), right, y(tick), "g"), text(left - 6, y(tick) + 4, percent(tick, 0), "m", "end")]
+        parts += [line(LEFT, y(tick), RIGHT, y(tick), "g"), text(LEFT - 6, y(tick) + 4, percent(tick, 0), "m", "end")]
     for tick in x.ticks(5):
         parts.append(text(x(tick), bottom + 16, number(tick), "m", "middle"))
-    parts.append(line(left, bottom, right, bottom, "a"))
-    parts.append(text((left + right) / 2, bottom + 34, "seconds per image", "m", "middle"))
+    parts.append(line(LEFT, bottom, RIGHT, bottom, "a"))
+    parts.append(text((LEFT + RIGHT) / 2, bottom + 34, label, "m", "middle"))
     ends: list[tuple[float, str]] = []
     for model in results.models:
         if model.name not in times:
             continue
-        points = [(left, y(0))]
+        points = [(LEFT, y(0))]
         for i, seconds in enumerate(times[model.name], start=1):
             points += [(x(seconds), points[-1][1]), (x(seconds), y(i / len(model.images)))]
-        points.append((right, points[-1][1]))
+        points.append((RIGHT, points[-1][1]))
         parts.append(path(points, f"l {colour(results, model)}", hint=model.title))
         ends.append((points[-1][1], f"{len(times[model.name]) / len(model.images):.0%}"))
     ends = [] if many(results) else ends  # so many labels would not fit
     for height, (_, words) in zip(apart([end for end, _ in ends], gap=12), ends, strict=True):
-        parts.append(text(right + 4, height + 4, words, "v"))
-    return drawing(bottom + 42, "Share of images verified against seconds per image", *parts)
+        parts.append(text(RIGHT + 4, height + 4, words, "v"))
+    return drawing(bottom + 42, f"Share of images verified against {label}", *parts)
 
 
 def _edges(low: float, high: float) -> NDArray[np.float64]:
