@@ -66,7 +66,9 @@ def test_sound_results_are_not_taken_for_older_fast_ones() -> None:
     recorded = flat(VerifySettings())
     assert recorded["arithmetic"] == "sound"
     assert recorded["speaks_of"] == "real"
-    assert flat(VerifySettings(arithmetic="fast")).keys() == CHANGED.keys()
+    fast = VerifySettings(arithmetic="fast")
+    assert flat(fast).keys() == CHANGED.keys()
+    assert flat(fast.changed(branch={"neuron_splits": 3})) == {**flat(fast), "branch.neuron_splits": 3}
 
 
 def test_every_flat_name_leads_to_a_setting_of_its_own() -> None:

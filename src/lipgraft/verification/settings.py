@@ -108,14 +108,14 @@ class BranchSettings:
     iterations: int = setting(2, "Steps of optimisation of a subproblem.")
     lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
     lr_beta: float = setting(0.2, "Step size for the multipliers of splits.")
-    neuron_splits: int = setting(
-        16, "Splits by which the bounds of a convolution's neurons are improved once an image proves hard; 0: none."
-    )
-    neuron_after: int = setting(300, "Subproblems after which it does; after ten times as many, four times the splits.")
     batch: int = setting(4096, "Subproblems, or margins before branching, bounded at once; less where memory is short.")
     leaf_iterations: int = setting(50, "Steps of optimisation of a fully split subproblem before it is solved exactly.")
     lp_size: int = setting(2_000_000, "A fully split subproblem is solved exactly if it has at most this many entries.")
     capture: bool = setting(True, "Replay the bounding step as a CUDA graph; a CPU ignores it.")
+    neuron_splits: int = setting(
+        16, "Splits by which the bounds of a convolution's neurons are improved once an image proves hard; 0: none."
+    )
+    neuron_after: int = setting(300, "Subproblems after which it does; after ten times as many, four times the splits.")
 
     def __post_init__(self) -> None:
         _at_least(1, "branch", candidates=self.candidates)
@@ -242,7 +242,8 @@ def flat(settings: VerifySettings) -> dict[str, Any]:
     values = _by_path(settings)
     named = {name: values.pop(path) for name, path in FLAT_NAMES.items()}
     if settings.arithmetic == "fast":
-        values = {RETIRED: "none"}
+        usual = _by_path(VerifySettings(arithmetic="fast"))
+        values = {RETIRED: "none"} | {path: value for path, value in values.items() if value != usual[path]}
     return {**named, **values}
 
 
