@@ -58,7 +58,8 @@ def assert_same_weights(a: nn.Module, b: nn.Module) -> None:
 
 # Learning
 
-SMOKE = {
+WARM = {"init": "ibp", "ibp_reg": 0.5, "ramp_epochs": 2, "optimiser": "adam", "lr": 2e-3, "epochs": 5}
+SMOKE: dict[str, dict[str, Any]] = {
     "standard": {"objective": "standard", "grad_align": 0.0},
     "fat": {"grad_align": 0.0},
     "fat, grad-align": {},
@@ -69,6 +70,12 @@ SMOKE = {
     "slope": {"slope": 5e-5, "grad_align": 0.0},
     "slope, symmetric": {"slope": 5e-5, "slope_form": "symmetric", "grad_align": 0.0},
     "rs": {"rs": 5e-5, "grad_align": 0.0},
+    "ibp": {"objective": "ibp", "grad_align": 0.0, **WARM},
+    "crown-ibp": {"objective": "crown-ibp", "grad_align": 0.0, **WARM},
+    "mtl-ibp": {"objective": "mtl-ibp", "grad_align": 0.0, "attack_reach": 2.0, **WARM},
+    "cc-ibp": {"objective": "cc-ibp", "grad_align": 0.0, **WARM},
+    "exp-ibp": {"objective": "exp-ibp", "grad_align": 0.0, **WARM},
+    "sabr": {"objective": "sabr", "grad_align": 0.0, **WARM},
     "l1, pruning": {"l1": 1e-5, "prune": "fixed", "grad_align": 0.0},
 }
 
