@@ -22,7 +22,7 @@ from lipgraft.training import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, acc
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state
 from lipgraft.training.optimiser import OPTIMISERS, Sgd, clipped
 from lipgraft.training.parameters import weights_of
-from lipgraft.training.prepare import permutation, prepare, seed_for
+from lipgraft.training.prepare import draw_weights, permutation, prepare, seed_for
 from lipgraft.training.pruning import apply_masks, keep_masks
 from lipgraft.training.schedule import average_weights, factors, radius_shares
 

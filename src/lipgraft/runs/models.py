@@ -35,15 +35,17 @@ class Workshop:
     def pretrained(self) -> nn.Module:
         """The common start: adversarially trained, BatchNorm folded into the layers before it."""
         recipe = self.recipe
+        chosen = [] if recipe.batchnorm is None else [recipe.batchnorm]
         inputs = {
             "stage": "pretrain",
-            "network": [recipe.network, recipe.data, recipe.activation],
+            "network": [recipe.network, recipe.data, recipe.activation, *chosen],
             "train": to_mapping(recipe.pretrain),
             "seed": recipe.seed,
         }
 
         def make(scratch: Path) -> tuple[nn.Module, Result]:
-            start = models.build(recipe.network, recipe.data, activation=recipe.activation, seed=recipe.seed)
+            kind = {"activation": recipe.activation, "batchnorm": recipe.batchnorm}
+            start = models.build(recipe.network, recipe.data, **kind, seed=recipe.seed)
             model, result = self._train(scratch, start, recipe.pretrain)
             return models.fold_batchnorm(model), result
 

@@ -167,6 +167,7 @@ class Recipe:
     data: str = setting("cifar10", "Name of the data set.")
     network: str = setting("cnn-b", "Name of the network.")
     activation: str = setting("relu", "Activation of the network, a name of lipgraft.activations.KINDS.")
+    batchnorm: bool | None = setting(None, "Whether it is trained with BatchNorm, folded later; null: if it can.")
     eps: float = setting(2 / 255, "Perturbation radius in raw [0,1] pixels, for training, scores and proofs.")
     seed: int = setting(0, "The same seed gives the same results, times aside.")
     pretrain: TrainSettings = setting(TrainSettings(), "Adversarial training of the common start.")

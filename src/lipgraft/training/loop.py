@@ -21,7 +21,7 @@ from lipgraft.models.classifier import ModelSpec
 from lipgraft.settings import to_mapping
 from lipgraft.training.capture import runner
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state
-from lipgraft.training.evaluate import accuracy
+from lipgraft.training.evaluate import accuracy, interval_accuracy
 from lipgraft.training.log import MetricsFile, TensorBoard
 from lipgraft.training.prepare import draw_weights, is_finite, permutation, prepare, seed_for
 from lipgraft.training.pruning import apply_masks, keep_masks
@@ -38,7 +38,7 @@ Tell = Callable[[int, int, Mapping[str, float]], None]
 @dataclass(frozen=True, eq=False)
 class TrainResult:
     """model: the module given, with the chosen weights; history: one record per epoch (epoch, lr, loss and its parts,
-    accuracy on the images trained on, sa and ra on held-out images, seconds); best_epoch: 0 is the start;
+    accuracy on the images trained on, sa, ra and perhaps ibp on held-out images, seconds); best_epoch: 0 is the start;
     checkpoint: the chosen model's file, if one was written."""
 
     model: nn.Module
@@ -176,7 +176,7 @@ class _Run:
         return {"epoch": epoch + 1, "lr": rates[0] * self.settings.lr, **step.means()}
 
     def _validate(self, epoch: int) -> dict[str, float]:
-        """Accuracy on the held-out images, clean (sa) and under FGSM (ra)."""
+        """Accuracy on the held-out images, clean (sa), under FGSM (ra) and, if training has them, by bounds (ibp)."""
         if len(self.x_val) == 0:
             return {}
         try:
@@ -191,7 +191,10 @@ class _Run:
         except NumericalError:
             self._give_up(epoch)
         sa = accuracy(self.model, self.x_val, self.y_val)
-        return {"sa": sa, "ra": float((~found.broken).float().mean())}
+        record = {"sa": sa, "ra": float((~found.broken).float().mean())}
+        if self.step.objective.bounds:
+            record["ibp"] = interval_accuracy(self.model, self.x_val, self.y_val, self.settings.eps)
+        return record
 
     def _account(self, record: dict[str, float]) -> None:
         """Enter an epoch into the books; keep its weights if it is the best so far."""
