@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lipgraft as lg
 from lipgraft import models
+from lipgraft.bench.certified_step import plain_certified_step
 from lipgraft.bench.training import bench_train, plain_step, random_data
 from lipgraft.errors import FileError, SettingsError
 from lipgraft.grafting import apply
@@ -375,8 +376,9 @@ def test_robust_accuracy_without_eps_is_accuracy() -> None:
 # Benchmark
 
 
-def test_the_benchmark_measures_both_steps_on_a_cpu() -> None:
-    result = bench_train("digits-cnn", 4, "cpu", dataset="digits", steps=2, repeats=1)
+@pytest.mark.parametrize("name", ["pretrain", "ctbench"])
+def test_the_benchmark_measures_both_steps_on_a_cpu(name: str) -> None:
+    result = bench_train("digits-cnn", 4, "cpu", preset_name=name, dataset="digits", steps=2, repeats=1)
     assert result["eager_ms"] > 0
     assert result["speedup"] == pytest.approx(result["eager_ms"] / result["fast_ms"])
     assert result["fast_peak_bytes"] is None
@@ -401,6 +403,28 @@ def test_the_plain_step_of_the_benchmark_learns_like_ours() -> None:
         losses.append(float(nn.functional.cross_entropy(model(x), data.y_train).detach()))
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
     assert losses[0] < 2.3
+
+
+@pytest.mark.parametrize("name", ["ibp", "mtl-ibp", "ctbench", "sabr"])
+def test_the_plain_certified_step_of_the_benchmark_learns_like_ours(name: str) -> None:
+    chosen = replace(preset(name), batch=32, eps=0.05, lr=2e-3, l1=1e-4, init="given")
+    settings, data, share = chosen, random_data("digits", 32, 0), 0.7
+    losses = []
+    for plain in (True, False):
+        model = models.build("digits-cnn", "digits", seed=0)
+        step = prepare(model, data, settings, CPU)
+        if plain:
+            take = plain_certified_step(model, data, replace(settings, lr=2.0), CPU, share)  # its lr / 1000
+            for _ in range(20):
+                take()
+        else:
+            for i in range(20):
+                step.begin_epoch(permutation(0, i, 32), [1.0] * step.steps, [share] * step.steps)
+                step()
+        step.begin_epoch(permutation(0, 0, 32), [0.0] * step.steps, [share] * step.steps)
+        step()
+        losses.append(step.means()["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
 
 
 # States

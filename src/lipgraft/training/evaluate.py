@@ -16,6 +16,9 @@ from lipgraft.network.precision import full_precision
 from lipgraft.training.intervals import balls_of, margin_bounds
 from lipgraft.training.task import pixel_box
 
+MOST_BOUNDED = 1000
+"""Images whose interval bounds are computed at once: those of all layers are kept."""
+
 REPORT_AFTER = (1, 10, 100)
 """Numbers of restarts after which robust accuracy is reported."""
 
@@ -46,7 +49,7 @@ def interval_accuracy(model: nn.Module, x: Tensor, y: Tensor, eps: float, batch:
     x: (N, H, W, C) uint8, or (N, *shape) floats; eps in raw pixels.
     """
     device = like(model, x).device
-    size = batch or default_batch(device)
+    size = batch or min(default_batch(device), MOST_BOUNDED)
     network: Network | None = None
     proved = []
     with full_precision():

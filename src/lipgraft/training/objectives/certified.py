@@ -64,7 +64,7 @@ def attacked(task: Task, batch: Batch, network: Network) -> Tensor:
     """The end of an ascent of cross-entropy from a random start, for each image the worst of all starts."""
     settings, radius = task.own(CertifiedSettings), reach(task, batch)
     starts = settings.attack_restarts
-    x, y = batch.x.repeat(starts, *[1] * (batch.x.ndim - 1)), batch.y.repeat(starts)
+    x, y = torch.cat([batch.x] * starts), batch.y.repeat(starts)
     lower, upper = pixel_box(x, radius)
     start = random_start(x, radius, lower, upper, task.generator)
     steps = pgd_steps(settings.attack_steps, settings.attack_step_size)
@@ -74,5 +74,5 @@ def attacked(task: Task, batch: Batch, network: Network) -> Tensor:
         return end
     with torch.no_grad():
         worst = cross_entropy(forward(end), y).view(starts, -1).argmax(0)
-    ends = end.reshape(starts, len(batch.x), -1)
-    return ends.gather(0, worst[None, :, None].expand(1, -1, ends.shape[2])).reshape(batch.x.shape)
+    place = worst * len(batch.x) + torch.arange(len(batch.x), device=end.device)
+    return torch.empty_like(batch.x).copy_(end.index_select(0, place))  # in the memory layout of the images

@@ -59,4 +59,4 @@ def _both(task: Task, batch: Batch) -> tuple[Tensor, Tensor, float]:
     """Logits under attack (B, n), interval bounds of the margins (B, n), and the share a."""
     network = graph_of(task, batch)
     logits = evaluate(network, attacked(task, batch, network))[network.output]
-    return logits, interval_margins(task, batch), task.own(ExpressiveSettings).ibp_share
+    return logits.float(), interval_margins(task, batch), task.own(ExpressiveSettings).ibp_share
