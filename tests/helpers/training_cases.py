@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from lipgraft.grafting import apply
 from lipgraft.training import TrainSettings
-from lipgraft.training.batchnorm import Normalised
 from lipgraft.training.objectives import objective_named
-from lipgraft.training.prepare import traced
+from lipgraft.training.prepare import completed, traced
 from lipgraft.training.task import Batch, Task
 
 EPS, SHAPE, COUNT, CLASSES = 0.1, (2, 4, 4), 6, 3
@@ -84,7 +83,7 @@ def task_of(model: nn.Module, settings: TrainSettings = SETTINGS, seed: int = 1)
     generator = torch.Generator().manual_seed(seed)
     graph = traced(model, settings, SHAPE)
     bounded = objective_named(settings.objective).bounds and graph is None
-    normalised = Normalised.of(model, SHAPE) if bounded else None
+    normalised = completed(model, SHAPE) if bounded else None
     return Task(model.train(), settings, generator, graph, memory, normalised)
 
 

@@ -323,6 +323,24 @@ def test_a_step_never_waits_for_the_device_and_has_no_shape_that_depends_on_data
     assert not operations.seen & {"_local_scalar_dense", "item", "nonzero", "masked_select", "unique", "lift_fresh"}
 
 
+def test_a_step_with_batchnorm_and_bounds_never_waits_for_the_device() -> None:
+    settings = replace(preset("ctbench"), batch=4)
+    model = models.build("cnn5", "digits", seed=0)
+    step = prepare(model, random_data("digits", 8, 0), settings, CPU)
+    step.begin_epoch(permutation(0, 0, 8), [1.0] * step.steps)
+    with Operations() as operations:
+        step()
+    assert not operations.seen & {"_local_scalar_dense", "item", "nonzero", "masked_select", "unique", "lift_fresh"}
+    assert step.means()["loss"] > 0
+    assert int(model.get_buffer("bn1.num_batches_tracked")) == 1
+
+
+def test_objectives_with_bounds_refuse_what_they_cannot_bound() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(), nn.ReLU(), nn.Linear(8, 10))
+    with pytest.raises(SettingsError, match="the objective ibp bounds the network, which must be without dropout"):
+        prepare(model, random_data("digits", 8, 0), TrainSettings(batch=4, objective="ibp"), CPU)
+
+
 # Evaluation
 
 

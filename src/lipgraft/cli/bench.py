@@ -132,10 +132,12 @@ def train_command(
     from lipgraft.bench import bench_train
 
     place = resolve_device(device)
-    counts = {"steps": steps, "repeats": repeats, "seed": seed}
-    row = bench_train(network, batch, place, preset_name=preset, precision=precision, **counts)
+    row = bench_train(
+        network, batch, place, preset_name=preset, precision=precision, steps=steps, repeats=repeats, seed=seed
+    )
     _show_one(row)
-    _keep(json, place, {"network": network, "preset": preset, "batch": batch, **counts}, row)
+    settings = {"network": network, "preset": preset, "batch": batch, "steps": steps, "repeats": repeats, "seed": seed}
+    _keep(json, place, settings, row)
 
 
 @app.command(

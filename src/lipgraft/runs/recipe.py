@@ -170,7 +170,7 @@ class Recipe:
     batchnorm: bool | None = setting(None, "Whether it is trained with BatchNorm, folded later; null: if it can.")
     eps: float = setting(2 / 255, "Perturbation radius in raw [0,1] pixels, for training, scores and proofs.")
     seed: int = setting(0, "The same seed gives the same results, times aside.")
-    pretrain: TrainSettings = setting(TrainSettings(), "Adversarial training of the common start.")
+    pretrain: TrainSettings = setting(TrainSettings(), "Adversarial or certified training of the common start.")
     calibration: CalibrationSettings = setting(CalibrationSettings(), "Images for the neurons' scores.")
     attack: AttackSettings = setting(AttackSettings(), "Measure of robust accuracy.")
     certify: CertifySettings = setting(CertifySettings(), "Measure of verified accuracy.")

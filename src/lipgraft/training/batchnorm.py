@@ -49,7 +49,8 @@ class Normalised:
 
     def at(self, x: Tensor) -> tuple[Network, Tensor]:
         """The network by the statistics of the clean batch x, and its logits there; running statistics follow."""
-        nodes, values = list(self.network.nodes), []
+        nodes = list(self.network.nodes)
+        values: list[Tensor] = []
         for i, node in enumerate(nodes):
             inputs = [values[k] for k in node.inputs]
             if i in self.layers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: to
     shape = (len(x), *data.input_shape)
     memory = {name: torch.zeros(shape, device=device) for name in objective.memory}
     network = traced(model, settings, data.input_shape)
-    normalised = Normalised.of(model, data.input_shape) if objective.bounds and network is None else None
+    normalised = completed(model, data.input_shape) if objective.bounds and network is None else None
     if objective.bounds and network is None and normalised is None:
         raise SettingsError(
             f"the objective {settings.objective} bounds the network, which must be without dropout and reparametrised "
@@ -68,15 +69,27 @@ def traced(model: nn.Module, settings: TrainSettings, shape: tuple[int, ...]) ->
         if settings.slope or settings.rs or settings.ibp_reg or objective_named(settings.objective).bounds:
             raise  # these need the graph; nothing else does
         return None
-    return network if _is_live(network, model) else None
+    return network if _is_live(network, model.parameters()) else None
 
 
-def _is_live(network: Network, model: nn.Module) -> bool:
+def completed(model: nn.Module, shape: tuple[int, ...]) -> Normalised | None:
+    """The graph of a model with BatchNorm that the clean batch completes, or None when it has none."""
+    if any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules()):
+        return None
+    found = Normalised.of(model, shape)
+    if found is None or not found.layers:
+        return None
+    by_batch = {id(parameter) for layer in found.layers.values() for parameter in layer.parameters()}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in by_batch]
+    return found if _is_live(found.network, others) else None
+
+
+def _is_live(network: Network, parameters: Iterable[nn.Parameter]) -> bool:
     """Whether the graph holds every trained parameter itself: one computed from others would be a stale copy."""
     fields = [value for node in network.nodes for value in vars(node).values()]
     parts = [part for value in fields for part in (vars(value).values() if isinstance(value, Graft) else (value,))]
     held = {part.data_ptr() for part in parts if isinstance(part, Tensor)}
-    return all(parameter.data_ptr() in held for parameter in model.parameters() if parameter.requires_grad)
+    return all(parameter.data_ptr() in held for parameter in parameters if parameter.requires_grad)
 
 
 @torch.no_grad()
