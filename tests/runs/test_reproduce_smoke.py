@@ -258,8 +258,8 @@ def test_a_row_that_is_finished_is_in_the_table_before_the_run_ends(tmp_path: Pa
         reproduce(load_experiment("lipschitz", "smoke"), out, announce=cut)
     content = results(out, "lipschitz")
     assert [model["name"] for model in content["runs"][0]["models"]] == ["baseline"]
-    assert content["missing"] == ["cnn-b/ours-slope"]
-    assert "Not finished: cnn-b/ours-slope." in (out / "lipschitz/table.md").read_text()
+    assert content["missing"] == ["cnn-b/ours-slope", "ibp/ibp"]
+    assert "Not finished: cnn-b/ours-slope, ibp/ibp." in (out / "lipschitz/table.md").read_text()
 
 
 # --- the pages
