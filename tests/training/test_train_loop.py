@@ -86,10 +86,7 @@ def test_digits_are_learnt_above_80_percent(name: str, digits: Dataset) -> None:
 
 CERTIFIED = {
     "ibp": {},
-    "crown-ibp": {},
     "mtl-ibp": {"ibp_share": 0.5, "attack_reach": 2.0},
-    "cc-ibp": {"ibp_share": 0.5},
-    "exp-ibp": {"ibp_share": 0.5},
     "sabr": {"small_box": 0.5},
 }
 WARM = replace(

@@ -51,7 +51,7 @@ def plain_certified_step(
 
     def step() -> None:
         index = torch.randint(0, len(x_all), (settings.batch,), generator=generator, device=device)
-        x, y = crop_flip(images(x_all[index]), generator), y_all[index]
+        x, y = crop_flip(images(x_all[index]), generator, pad=settings.crop), y_all[index]
         if settings.objective == "sabr":
             lower, upper = (x - reach).clamp(min=0), (x + reach).clamp(max=1)
             radius = settings.small_box * (upper - lower) / 2

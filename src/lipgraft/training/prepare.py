@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +56,7 @@ def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: to
     task = Task(model, settings, torch.Generator(device), network, memory, normalised)
     keep = keep_masks(model, settings.prune_ratio) if settings.prune == "fixed" and settings.epochs else {}
     apply_masks(model, keep)
-    augment = AUGMENT[data.augment] if settings.augment else unchanged
+    augment = partial(AUGMENT[data.augment] if settings.augment else unchanged, pad=settings.crop)
     return Step(task, OPTIMISERS[settings.optimiser](model, settings), x, y, augment, keep)
 
 

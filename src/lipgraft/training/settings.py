@@ -64,6 +64,7 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
         choices=("best", "last"),
     )
     augment: bool = setting(True, "Whether the data set's augmentation is applied.")
+    crop: int = setting(4, "Pixels by which that may shift an image; what comes into view is 0.")
     capture: bool = setting(True, "Capture the step as a CUDA graph and replay it; a CPU runs it plainly.")
     checkpoint_every: int = setting(1, "Epochs between two checkpoints to resume from.")
     tensorboard: bool = setting(False, "Also write the metrics for TensorBoard (needs the package tensorboard).")
@@ -76,7 +77,7 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
             check(name, getattr(self, name), getattr(self, name) >= 0, "a finite number >= 0")
         for name in ("momentum", "prune_ratio"):
             check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
-        for name in ("epochs", "ramp_from", "ramp_epochs"):
+        for name in ("epochs", "ramp_from", "ramp_epochs", "crop"):
             check(name, getattr(self, name), getattr(self, name) >= 0, "a whole number >= 0")
         if self.average_from is not None:
             check("average_from", self.average_from, self.average_from >= 0, "a whole number >= 0")
@@ -103,6 +104,7 @@ _IBP = replace(
     milestones=(120, 140),
     lr_drop=0.2,
     select="last",
+    crop=2,
 )
 _MTL_IBP = replace(
     _IBP,
