@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from lipgraft.training.parameters import weights_of
 from lipgraft.training.prepare import draw_weights, permutation, prepare, seed_for
 from lipgraft.training.pruning import apply_masks, keep_masks
 from lipgraft.training.schedule import average_weights, factors, radius_shares
+from lipgraft.training.settings import LATER
 
 CPU = torch.device("cpu")
 
@@ -480,6 +483,14 @@ def test_every_objective_and_regulariser_owns_its_settings() -> None:
     assert modules["prior_reset"] == "objectives.fgsm_mep"
     assert modules["slope_k"] == "regularisers.slope"
     assert set(owners) == {field.name for field in fields(TrainSettings)}
+
+
+def test_trainings_of_older_versions_are_known_by_the_settings_that_those_had() -> None:
+    """The digest of the published pre-training from before certified training was there."""
+    text = json.dumps(TrainSettings().record(), sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "bf5f20954bd7e3fc"
+    assert TrainSettings(crop=2).record()["crop"] == 2
+    assert TrainSettings.__dataclass_fields__.keys() >= set(LATER)
 
 
 def test_a_disk_that_refuses_a_state_is_heard_of(tmp_path: Path) -> None:

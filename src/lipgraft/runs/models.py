@@ -39,7 +39,7 @@ class Workshop:
         inputs = {
             "stage": "pretrain",
             "network": [recipe.network, recipe.data, recipe.activation, *chosen],
-            "train": to_mapping(recipe.pretrain),
+            "train": recipe.pretrain.record(),
             "seed": recipe.seed,
         }
 
@@ -84,7 +84,7 @@ class Workshop:
             "stage": "finetune",
             "data": self.recipe.data,
             "from": fingerprint(start),
-            "train": to_mapping(settings),
+            "train": settings.record(),
             "seed": self.recipe.seed,
         }
 

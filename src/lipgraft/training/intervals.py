@@ -29,8 +29,8 @@ def graph_of(task: Task, batch: Batch) -> Network:
         return task.network
     if task.normalised is None:
         raise SettingsError(
-            "the slope and rs losses need a network without BatchNorm, dropout and reparametrised weights; fold "
-            "BatchNorm with lipgraft.models.fold_batchnorm before fine-tuning."
+            "the slope, rs and ibp-reg losses need a network without BatchNorm, dropout and reparametrised weights; "
+            "fold BatchNorm with lipgraft.models.fold_batchnorm before fine-tuning."
         )
     if batch.kept.graph is None:
         batch.kept.graph, batch.kept.clean = task.normalised.at(batch.x)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.settings import setting
+from lipgraft.settings import setting, to_mapping
 from lipgraft.training.objectives import OBJECTIVES, ObjectiveSettings
 from lipgraft.training.regularisers import RegulariserSettings
 from lipgraft.training.task import check
@@ -84,6 +85,18 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
         for name in ("batch", "checkpoint_every", "average_every"):
             check(name, getattr(self, name), getattr(self, name) >= 1, "a whole number >= 1")
 
+    def record(self) -> dict[str, Any]:
+        """What finished trainings are known by: the same for the same values as before there were more settings."""
+        default = TrainSettings()
+        unused = {name for name in LATER if getattr(self, name) == getattr(default, name)}
+        return {name: value for name, value in to_mapping(self).items() if name not in unused}
+
+
+LATER = (
+    *("init", "ramp_from", "ramp_epochs", "optimiser", "lr_drop", "average_from", "average_every", "crop"),
+    *("clean_share", "attack_reach", "attack_restarts", "ibp_share", "small_box", "relu_shrink", "ibp_reg"),
+)
+"""Settings that older versions did not have; their defaults are what those versions did."""
 
 _PRETRAIN = TrainSettings()
 _FINETUNE = replace(_PRETRAIN, epochs=100, lr=1e-3, schedule="cosine")
