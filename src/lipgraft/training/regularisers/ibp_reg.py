@@ -37,18 +37,22 @@ def ibp_reg(task: Task, batch: Batch) -> Tensor:
     """
     network, balls = graph_of(task, batch), batch.kept.bounded or box_balls(task, batch)
     layers = [node for _, node in network.activations() if not node.auxiliary]
-    start = balls[1 if isinstance(network.nodes[1], Scale) else 0][1].mean()
-    total = batch.x.new_zeros(())
+    if not layers:
+        return batch.x.new_zeros(())
+    widths, active, inactive = [], [], []  # numbers of all layers, so that what follows is a few operations in all
     for node in layers:
         centre, radius = balls[node.inputs[0]]
-        active, inactive = centre > radius, centre < -radius
+        positive, negative = centre > radius, centre < -radius
         if node.graft is not None:
-            active, inactive = active & ~node.graft.mask, inactive & ~node.graft.mask
+            positive, negative = positive & ~node.graft.mask, negative & ~node.graft.mask
         apart = (centre - centre.mean()).square()
-        total = total + _shortfall(start / radius.mean().clamp(min=1e-12))
-        total = total + _shortfall(_ratio((centre * active).mean(), (-centre * inactive).mean()))
-        total = total + _shortfall(_ratio((apart * active).mean(), (apart * inactive).mean()))
-    return (1 - batch.share) * total / max(len(layers), 1)
+        widths.append(radius.mean())
+        active += [(centre * positive).sum(), (apart * positive).sum()]
+        inactive += [(centre * negative).sum(), (apart * negative).sum()]
+    start = balls[1 if isinstance(network.nodes[1], Scale) else 0][1].mean()
+    tightness = _shortfall(start / torch.stack(widths).clamp(min=1e-12))
+    balance = _shortfall(_ratio(torch.stack(active), torch.stack(inactive).abs()))
+    return (1 - batch.share) * (tightness.sum() + balance.sum()) / len(layers)
 
 
 def _shortfall(ratio: Tensor) -> Tensor:
@@ -56,6 +60,6 @@ def _shortfall(ratio: Tensor) -> Tensor:
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:
-    """min(a / b, b / a) of two numbers >= 0; 1 where both are 0."""
+    """min(a / b, b / a) of numbers >= 0; 1 where both are 0."""
     larger = torch.maximum(a, b)
     return torch.where(larger > 0, torch.minimum(a, b) / torch.where(larger > 0, larger, 1.0), 1.0)
