@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from lipgraft import models
 from lipgraft.cuda_graph import capture
 from lipgraft.data import Dataset
-from lipgraft.training import TrainSettings
+from lipgraft.training import PRESETS, TrainSettings
 from lipgraft.training.capture import runner
 from lipgraft.training.prepare import prepare
 from lipgraft.training.step import Step
@@ -18,6 +19,13 @@ from lipgraft.verification.branch_and_bound.capture import USES_BEFORE_CAPTURE, 
 from lipgraft.verification.branch_and_bound.step import Children
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
+FAT = TrainSettings(objective="fat")
+STEPS = {
+    "fat": ("digits-cnn", FAT),
+    **{name: ("digits-cnn", PRESETS[name]) for name in ("ibp", "mtl-ibp", "ctbench", "sabr")},
+    "crown-ibp": ("digits-cnn", replace(PRESETS["ibp"], objective="crown-ibp")),
+    "batchnorm": ("cnn5", PRESETS["ctbench"]),
+}
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -26,14 +34,16 @@ def subproblems(count: int) -> Subproblems:
     return Subproblems(whole, whole, real, real[:, None], whole, whole[:, None], real[:, None], real[:, None])
 
 
-def training_step(device: torch.device, *, capture: bool) -> Step:
+def training_step(
+    device: torch.device, *, capture: bool, network: str = "digits-cnn", settings: TrainSettings = FAT
+) -> Step:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (12, 8, 8, 1), generator=generator).to(torch.uint8)
     y = torch.randint(0, 10, (12,), generator=generator)
     classes = tuple(map(str, range(10)))
     data = Dataset("digits", x, y, x, y, (0.0,), (1.0,), classes, "none", 1)
-    settings = TrainSettings(batch=4, objective="fat", capture=capture)
-    step = prepare(models.build("digits-cnn", "digits", seed=0).to(device), data, settings, device)
+    settings = replace(settings, batch=4, capture=capture)
+    step = prepare(models.build(network, "digits", seed=0).to(device), data, settings, device)
     step.begin_epoch(torch.arange(12), [0.1] * step.steps)
     return step
 
@@ -97,8 +107,10 @@ def test_every_replay_draws_new_random_numbers() -> None:
 
 
 @needs_gpu
-def test_a_captured_training_step_leaves_no_trace_of_its_warm_up_and_then_learns() -> None:
-    step = training_step(torch.device("cuda"), capture=True)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_captured_training_step_leaves_no_trace_of_its_warm_up_and_then_learns(name: str) -> None:
+    network, settings = STEPS[name]
+    step = training_step(torch.device("cuda"), capture=True, network=network, settings=settings)
     before = [tensor.clone() for tensor in step.tensors()]
     random = step.task.generator.get_state()
     benchmark = torch.backends.cudnn.benchmark

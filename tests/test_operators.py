@@ -24,7 +24,7 @@ from lipgraft.grafting.weights import weight_factor
 from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx
 from lipgraft.network import Affine, evaluate, trace
 from lipgraft.sensitivity import LipschitzSettings, lipschitz
-from lipgraft.training.regularisers.intervals import pre_activation_balls
+from lipgraft.training.intervals import balls_of
 from lipgraft.training.tangent import value_and_tangent
 from lipgraft.verification import AttackSettings, Limits, VerifySettings, verify
 
@@ -210,8 +210,8 @@ def test_training_sees_the_same_intervals_and_the_same_derivatives(name: str, ge
     network = trace(model, IMAGE)
     box = Box.linf(torch.rand(2, *IMAGE, generator=generator, dtype=torch.float64), 0.05)
     intervals = interval_bounds(network, box)
-    for node, (centre, radius) in pre_activation_balls(network, (box.centre, (box.upper - box.lower) / 2)):
-        lower, upper = intervals[node.inputs[0]]
+    balls = balls_of(network, (box.centre, (box.upper - box.lower) / 2))
+    for (centre, radius), (lower, upper) in zip(balls, intervals, strict=True):
         torch.testing.assert_close((centre - radius, centre + radius), (lower, upper))
     direction = torch.randn(2, *IMAGE, generator=generator, dtype=torch.float64)
     value, tangent = value_and_tangent(network, box.centre, direction)

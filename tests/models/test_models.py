@@ -42,6 +42,9 @@ COUNTS = [
     ("conv-big", "mnist", False, 1_974_762, [25088, 6272, 12544, 3136, 512, 512], 48_064),
     ("conv-huge", "cifar10", False, 17_190_602, [65536, 65536, 32768, 32768, 32768, 512], 229_888),
     ("conv-huge", "cifar10", True, 17_192_650, [65536, 65536, 32768, 32768, 32768, 512], 229_888),
+    ("cnn7", "cifar10", True, 17_192_650, [65536, 65536, 32768, 32768, 32768, 512], 229_888),
+    ("cnn5", "cifar10", False, 4_398_538, [65536, 16384, 8192, 512], 90_624),
+    ("cnn5", "cifar10", True, 4_400_074, [65536, 16384, 8192, 512], 90_624),
     ("resnet4b", "cifar10", False, 123_734, [4096, 2048, 2048, 2048, 2048, 512, 512, 512, 512, 100], 14_436),
 ]
 
@@ -145,7 +148,7 @@ def test_models_are_built_on_the_cpu_whatever_the_default_device() -> None:
     [
         ({"name": "cnn_b"}, "unknown network 'cnn_b'. Did you mean 'cnn-b'?"),
         ({"name": "cnn-b", "activation": "glu"}, "unknown activation 'glu'"),
-        ({"name": "cnn-b", "batchnorm": True}, "cnn-b has no BatchNorm; only conv-huge"),
+        ({"name": "cnn-b", "batchnorm": True}, "cnn-b has no BatchNorm; only cnn5, cnn7, conv-huge"),
     ],
 )
 def test_an_unknown_choice_is_answered_with_the_known_ones(arguments: dict[str, object], message: str) -> None:

@@ -21,6 +21,7 @@ from lipgraft.report import RunResults, summary
 from lipgraft.report.experiment import protocol
 from lipgraft.runs import Recipe, certification, collect, load_recipe, report, resolve, run, stages
 from lipgraft.runs.directory import RunDirectory
+from lipgraft.runs.models import Workshop
 from lipgraft.verification.settings import flat
 
 Announce = Callable[[str, bool], None]
@@ -379,3 +380,15 @@ def test_stages_are_redone_when_their_inputs_change(tmp_path: Path) -> None:
     assert directory.stage("a", "count", {"x": [1, 2]}, lambda _: {"value": 2})["value"] == 1
     assert directory.stage("a", "count", {"x": [1, 3]}, lambda _: {"value": 3})["value"] == 3
     assert directory.result("a")["value"] == 3
+
+
+@pytest.mark.parametrize("batchnorm", [None, True, False])
+def test_a_recipe_says_whether_its_network_is_trained_with_batchnorm(batchnorm: bool | None, tmp_path: Path) -> None:
+    recipe = tiny(network="cnn5", batchnorm=batchnorm, pretrain={"preset": "ibp", "epochs": 0})
+    shop = Workshop(recipe, RunDirectory(tmp_path), load("digits"), torch.device("cpu"))
+    start = models.build("cnn5", "digits", batchnorm=batchnorm, seed=recipe.seed)
+    expected = models.fold_batchnorm(start).state_dict()
+    found = shop.pretrained.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    assert start.spec.batchnorm == (batchnorm is not False)

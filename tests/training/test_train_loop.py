@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,10 +19,12 @@ from safetensors import safe_open
 from torch import nn
 
 from lipgraft import data, models
-from lipgraft.data import Dataset
+from lipgraft.bounds import bound
+from lipgraft.box import Box
+from lipgraft.data import Dataset, images
 from lipgraft.errors import CheckpointError, NumericalError, SettingsError
 from lipgraft.grafting import apply
-from lipgraft.training import SCHEDULES, TrainSettings, accuracy, train
+from lipgraft.training import SCHEDULES, TrainSettings, accuracy, interval_accuracy, train
 from lipgraft.training.parameters import weights_of
 
 QUICK = TrainSettings(epochs=3, batch=16, eps=0.03, lr=0.05, schedule="hurry", attack_steps=2)
@@ -58,7 +61,7 @@ def assert_same_weights(a: nn.Module, b: nn.Module) -> None:
 
 # Learning
 
-SMOKE = {
+SMOKE: dict[str, dict[str, Any]] = {
     "standard": {"objective": "standard", "grad_align": 0.0},
     "fat": {"grad_align": 0.0},
     "fat, grad-align": {},
@@ -79,6 +82,55 @@ def test_digits_are_learnt_above_80_percent(name: str, digits: Dataset) -> None:
     assert accuracy(result.model, digits.x_test, digits.y_test) > 0.8
     assert result.history[-1]["ra"] > 0.7
     assert result.history[-1]["loss"] < result.history[0]["loss"]
+
+
+CERTIFIED = {
+    "ibp": {},
+    "mtl-ibp": {"ibp_share": 0.5, "attack_reach": 2.0},
+    "sabr": {"small_box": 0.5},
+}
+WARM = replace(
+    QUICK,
+    epochs=4,
+    batch=32,
+    grad_align=0.0,
+    init="ibp",
+    ibp_reg=0.5,
+    ramp_epochs=2,
+    optimiser="adam",
+    lr=1e-2,
+    weight_decay=0.0,
+    select="last",
+)
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_interval_bounds_prove_digits_after_certified_training(name: str, digits: Dataset) -> None:
+    result = train(fresh(), some(digits, 900), replace(WARM, objective=name, **CERTIFIED[name]), device="cpu")
+    proved = interval_accuracy(result.model, digits.x_test, digits.y_test, WARM.eps)
+    assert accuracy(result.model, digits.x_test, digits.y_test) > max(0.8, proved)
+    assert proved > 0.5
+    assert result.history[-1]["ibp"] > 0.5
+    x, y = images(digits.x_test[:100]), digits.y_test[:100]
+    rows = torch.eye(10)[y][:, None] - torch.eye(10)
+    crown = bound(result.model, Box.linf(x, WARM.eps), "crown", rows[rows.any(2)].view(100, 9, 10)).lower
+    assert float((crown > 0).all(1).float().mean()) >= interval_accuracy(result.model, x, y, WARM.eps)
+
+
+def test_a_grafted_network_is_fine_tuned_with_bounds_and_slope_loss(digits: Dataset) -> None:
+    part, settings = some(digits, 900), replace(WARM, objective="mtl-ibp", ibp_share=0.5, attack_reach=2.0)
+    start = train(fresh(), part, settings, device="cpu").model
+    mask = torch.rand(16, 8, 8, generator=torch.Generator().manual_seed(0)) < 0.3
+    model = apply(start, {"act1": mask}, input_shape=(1, 8, 8))
+    before = model.get_parameter("act1.gamma").detach().clone()
+    grafted_share = interval_accuracy(model, digits.x_test, digits.y_test, settings.eps)
+    calm = replace(settings, init="given", ibp_reg=0.0, ramp_epochs=0, lr=3e-3, slope=1e-5, epochs=2)
+    result = train(model, part, calm, device="cpu")
+    moved = model.get_parameter("act1.gamma") != before
+    assert moved[mask].float().mean() > 0.5
+    assert not moved[~mask].any()
+    assert result.history[-1]["slope"] > 0
+    assert interval_accuracy(model, digits.x_test, digits.y_test, settings.eps) > max(0.5, grafted_share)
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
@@ -243,6 +295,29 @@ def test_after_kill_9_a_resumed_run_ends_with_the_same_weights_bit_for_bit(digit
     timeless = [[{k: v for k, v in r.items() if k != "seconds"} for r in lines(d)] for d in (run, tmp_path / "whole")]
     assert timeless[0] == timeless[1]
     assert len(timeless[0]) == 12
+
+
+def test_a_run_with_batchnorm_that_stops_while_the_radius_grows_goes_on_where_it_was(
+    digits: Dataset, tmp_path: Path
+) -> None:
+    settings = replace(
+        WARM, objective="ibp", epochs=5, ramp_from=1, ramp_epochs=3, average_from=2, average_every=2, clean_share=0.2
+    )
+    part = some(digits, 150)
+
+    def start() -> nn.Module:
+        return models.build("cnn5", "digits", seed=0)
+
+    def stop(done: int, total: int, last: Mapping[str, float]) -> None:
+        if last.get("epoch") == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(start(), part, settings, run_dir=tmp_path / "stopped", device="cpu", progress=stop)
+    resumed = train(start(), part, settings, run_dir=tmp_path / "stopped", resume=True, device="cpu")
+    whole = train(start(), part, settings, device="cpu")
+    assert_same_weights(resumed.model, whole.model)
+    assert [r["loss"] for r in resumed.history] == [r["loss"] for r in whole.history]
 
 
 def test_resuming_a_finished_run_returns_its_result(digits: Dataset, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,17 +16,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lipgraft as lg
 from lipgraft import models
+from lipgraft.bench.certified_step import plain_certified_step
 from lipgraft.bench.training import bench_train, plain_step, random_data
 from lipgraft.errors import FileError, SettingsError
 from lipgraft.grafting import apply
 from lipgraft.settings import build, to_mapping
 from lipgraft.training import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state
-from lipgraft.training.optimiser import Sgd, clipped
+from lipgraft.training.optimiser import OPTIMISERS, Sgd, clipped
 from lipgraft.training.parameters import weights_of
-from lipgraft.training.prepare import permutation, prepare, seed_for
+from lipgraft.training.prepare import draw_weights, permutation, prepare, seed_for
 from lipgraft.training.pruning import apply_masks, keep_masks
-from lipgraft.training.schedule import factors
+from lipgraft.training.schedule import average_weights, factors, radius_shares
+from lipgraft.training.settings import LATER
 
 CPU = torch.device("cpu")
 
@@ -106,6 +110,48 @@ def test_schedules_have_their_values() -> None:
         factors(replace(base, schedule="cosin"), 0, 1)
 
 
+def test_the_radius_grows_smoothly_from_almost_nothing_to_eps() -> None:
+    settings = TrainSettings(ramp_from=1, ramp_epochs=80)
+    shares = [share for epoch in range(90) for share in radius_shares(settings, epoch, 10)]
+    assert shares == sorted(shares)
+    assert shares[:11] == [1e-4] * 11  # the first epoch, and the first step of the next
+    assert shares[810:] == [1.0] * 90
+    assert shares[809] < 1
+    quarter = 10 + 200  # from here on a straight line
+    assert shares[quarter] == pytest.approx(1 / 13)  # of the published schedule: 4 (1 - 1/4) / (1/4) + 1 = 13
+    assert shares[10 + 100] == pytest.approx(1 / 13 / 16)  # a power of four before
+    rises = [b - a for a, b in zip(shares[quarter:809], shares[quarter + 1 : 810], strict=True)]
+    assert max(rises) == pytest.approx(min(rises))
+    assert shares[quarter] - shares[quarter - 1] == pytest.approx(rises[0], rel=0.02)
+    assert radius_shares(TrainSettings(), 0, 3) == [1.0] * 3
+
+
+def test_a_step_averages_the_weights_that_the_settings_name() -> None:
+    data = random_data("digits", 40, 0)
+    settings = TrainSettings(batch=8, average_from=1, average_every=3)
+    model = models.build("digits-cnn", "digits", seed=0)
+    step, seen = prepare(model, data, settings, CPU), []
+    for epoch in range(4):
+        blends = average_weights(settings, epoch, step.steps)
+        step.begin_epoch(permutation(0, epoch, 40), [1.0] * step.steps, None, blends)
+        for i in range(step.steps):
+            step()
+            if epoch >= 1 and ((epoch - 1) * step.steps + i) % 3 == 0:
+                seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    assert len(seen) == 5
+    for name, mean in step.average.items():
+        torch.testing.assert_close(mean, torch.stack([weights[name] for weights in seen]).mean(0))
+
+
+def test_weights_drawn_for_interval_bounds_have_their_spread_and_leave_the_last_layer() -> None:
+    model, before = (models.build("conv-big", "cifar10", seed=0) for _ in range(2))
+    draw_weights(model, torch.Generator().manual_seed(0))
+    *drawn, last = weights_of(model).items()
+    for name, weight in drawn:
+        assert float(weight.detach().std()) == pytest.approx(math.sqrt(2 * math.pi) / weight[0].numel(), rel=0.1), name
+    assert torch.equal(last[1], weights_of(before)[last[0]])
+
+
 # Optimiser
 
 
@@ -121,19 +167,18 @@ def test_slopes_and_intercepts_are_a_group_of_their_own_without_weight_decay() -
     assert only.parameters.keys() == others.parameters.keys()
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_updates_are_those_of_torch_sgd(momentum: float) -> None:
-    settings = TrainSettings(lr=0.1, graft_lr=0.03, momentum=momentum, weight_decay=0.01)
+@pytest.mark.parametrize("name", ["sgd", "sgd without momentum", "adam"])
+def test_updates_are_those_of_torch(name: str) -> None:
+    kind, momentum = name.split()[0], 0.0 if "without" in name else 0.9
+    settings = TrainSettings(lr=0.1, graft_lr=0.03, momentum=momentum, weight_decay=0.01, optimiser=kind)
     ours, theirs = grafted_digits(), grafted_digits()
-    optimiser = Sgd(ours, settings)
+    optimiser = OPTIMISERS[kind](ours, settings)
     named = dict(theirs.named_parameters())
-    reference = torch.optim.SGD(
-        [
-            {"params": [named[n] for n in optimiser.groups[0].parameters], "lr": 0.1, "weight_decay": 0.01},
-            {"params": [named[n] for n in optimiser.groups[1].parameters], "lr": 0.03, "weight_decay": 0.0},
-        ],
-        momentum=momentum,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": [named[n] for n in optimiser.groups[0].parameters], "lr": 0.1, "weight_decay": 0.01},
+        {"params": [named[n] for n in optimiser.groups[1].parameters], "lr": 0.03, "weight_decay": 0.0},
+    ]
+    reference = torch.optim.SGD(groups, momentum=momentum) if kind == "sgd" else torch.optim.Adam(groups)
     generator = torch.Generator().manual_seed(0)
     for factor in (1.0, 0.5, 0.25):
         gradients = tuple(torch.randn(p.shape, generator=generator) for p in optimiser.parameters)
@@ -149,14 +194,15 @@ def test_updates_are_those_of_torch_sgd(momentum: float) -> None:
         torch.testing.assert_close(parameter, named[name])
 
 
-def test_an_update_is_left_out_once_the_loss_is_not_finite() -> None:
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_an_update_is_left_out_once_the_loss_is_not_finite(kind: str) -> None:
     model = models.build("digits-cnn", "digits", seed=0)
-    optimiser = Sgd(model, TrainSettings())
+    optimiser = OPTIMISERS[kind](model, TrainSettings())
     before = [p.detach().clone() for p in optimiser.parameters]
     nan = tuple(torch.full_like(p, torch.nan) for p in optimiser.parameters)
     optimiser.step(nan, optimiser.rates([1.0])[0], torch.ones(()))
     assert all(torch.equal(p, b) for p, b in zip(optimiser.parameters, before, strict=True))
-    assert all(torch.isfinite(m).all() for m in optimiser.momenta.values())
+    assert all(not tensor.any() for tensor in optimiser.state.values())
 
 
 def test_gradients_in_another_memory_layout_reach_the_right_weights() -> None:
@@ -257,13 +303,45 @@ class Operations(TorchDispatchMode):
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES))
 def test_a_step_never_waits_for_the_device_and_has_no_shape_that_depends_on_data(objective: str, fused: bool) -> None:
     """What a capture forbids: reading a number back, and operations whose output's shape is not known before."""
-    settings = TrainSettings(batch=4, objective=objective, fused=fused, slope=1e-4, rs=1e-4, l1=1e-4, prune="fixed")
+    settings = TrainSettings(
+        batch=4,
+        objective=objective,
+        fused=fused,
+        slope=1e-4,
+        rs=1e-4,
+        ibp_reg=0.5,
+        l1=1e-4,
+        prune="fixed",
+        clean_share=0.1,
+        attack_restarts=2,
+        ramp_epochs=2,
+        average_from=0,
+        optimiser="sgd" if fused else "adam",
+    )
     step = prepare(grafted_digits(), random_data("digits", 8, 0), settings, CPU)
     step.begin_epoch(permutation(0, 0, 8), [1.0] * step.steps)
     with Operations() as operations:
         step()
-    assert "_fused_sgd_" in operations.seen
+    assert f"_fused_{settings.optimiser}_" in operations.seen
     assert not operations.seen & {"_local_scalar_dense", "item", "nonzero", "masked_select", "unique", "lift_fresh"}
+
+
+def test_a_step_with_batchnorm_and_bounds_never_waits_for_the_device() -> None:
+    settings = replace(preset("ctbench"), batch=4)
+    model = models.build("cnn5", "digits", seed=0)
+    step = prepare(model, random_data("digits", 8, 0), settings, CPU)
+    step.begin_epoch(permutation(0, 0, 8), [1.0] * step.steps)
+    with Operations() as operations:
+        step()
+    assert not operations.seen & {"_local_scalar_dense", "item", "nonzero", "masked_select", "unique", "lift_fresh"}
+    assert step.means()["loss"] > 0
+    assert int(model.get_buffer("bn1.num_batches_tracked")) == 1
+
+
+def test_objectives_with_bounds_refuse_what_they_cannot_bound() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(), nn.ReLU(), nn.Linear(8, 10))
+    with pytest.raises(SettingsError, match="the objective ibp bounds the network, which must be without dropout"):
+        prepare(model, random_data("digits", 8, 0), TrainSettings(batch=4, objective="ibp"), CPU)
 
 
 # Evaluation
@@ -319,8 +397,9 @@ def test_robust_accuracy_without_eps_is_accuracy() -> None:
 # Benchmark
 
 
-def test_the_benchmark_measures_both_steps_on_a_cpu() -> None:
-    result = bench_train("digits-cnn", 4, "cpu", dataset="digits", steps=2, repeats=1)
+@pytest.mark.parametrize("name", ["pretrain", "ctbench"])
+def test_the_benchmark_measures_both_steps_on_a_cpu(name: str) -> None:
+    result = bench_train("digits-cnn", 4, "cpu", preset_name=name, dataset="digits", steps=2, repeats=1)
     assert result["eager_ms"] > 0
     assert result["speedup"] == pytest.approx(result["eager_ms"] / result["fast_ms"])
     assert result["fast_peak_bytes"] is None
@@ -345,6 +424,28 @@ def test_the_plain_step_of_the_benchmark_learns_like_ours() -> None:
         losses.append(float(nn.functional.cross_entropy(model(x), data.y_train).detach()))
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
     assert losses[0] < 2.3
+
+
+@pytest.mark.parametrize("name", ["ibp", "mtl-ibp", "ctbench", "sabr"])
+def test_the_plain_certified_step_of_the_benchmark_learns_like_ours(name: str) -> None:
+    chosen = replace(preset(name), batch=32, eps=0.05, lr=2e-3, l1=1e-4, init="given")
+    settings, data, share = chosen, random_data("digits", 32, 0), 0.7
+    losses = []
+    for plain in (True, False):
+        model = models.build("digits-cnn", "digits", seed=0)
+        step = prepare(model, data, settings, CPU)
+        if plain:
+            take = plain_certified_step(model, data, replace(settings, lr=2.0), CPU, share)  # its lr / 1000
+            for _ in range(20):
+                take()
+        else:
+            for i in range(20):
+                step.begin_epoch(permutation(0, i, 32), [1.0] * step.steps, [share] * step.steps)
+                step()
+        step.begin_epoch(permutation(0, 0, 32), [0.0] * step.steps, [share] * step.steps)
+        step()
+        losses.append(step.means()["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
 
 
 # States
@@ -382,6 +483,14 @@ def test_every_objective_and_regulariser_owns_its_settings() -> None:
     assert modules["prior_reset"] == "objectives.fgsm_mep"
     assert modules["slope_k"] == "regularisers.slope"
     assert set(owners) == {field.name for field in fields(TrainSettings)}
+
+
+def test_trainings_of_older_versions_are_known_by_the_settings_that_those_had() -> None:
+    """The digest of the published pre-training from before certified training was there."""
+    text = json.dumps(TrainSettings().record(), sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "bf5f20954bd7e3fc"
+    assert TrainSettings(crop=2).record()["crop"] == 2
+    assert TrainSettings.__dataclass_fields__.keys() >= set(LATER)
 
 
 def test_a_disk_that_refuses_a_state_is_heard_of(tmp_path: Path) -> None:

@@ -13,67 +13,26 @@ from torch import Tensor, nn
 from lipgraft.bounds.interval import interval_bounds
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
-from lipgraft.grafting import apply
 from lipgraft.network import trace
-from lipgraft.training import OBJECTIVES, REGULARISERS, TrainSettings
+from lipgraft.training import OBJECTIVES, REGULARISERS
 from lipgraft.training.fused import applies, fat_grad_align
-from lipgraft.training.prepare import traced
 from lipgraft.training.regularisers.grad_align import has_direction, misalignment
 from lipgraft.training.regularisers.slope import penalty
 from lipgraft.training.task import Batch, Task
-
-EPS, SHAPE, COUNT, CLASSES = 0.1, (2, 4, 4), 6, 3
-SETTINGS = TrainSettings(eps=EPS, attack_steps=3, trades_beta=2.0, slope=1.0, rs=1.0)
-
-
-def network(activation: Callable[[], nn.Module] = nn.ReLU, seed: int = 0) -> nn.Sequential:
-    model = nn.Sequential(
-        nn.ZeroPad2d((0, 1, 1, 0)),
-        nn.Conv2d(2, 4, 3, stride=2, padding=1),
-        activation(),
-        nn.Flatten(),
-        nn.Linear(36, 8),
-        activation(),
-        nn.Linear(8, CLASSES),
-    )
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / 2)
-    return model
-
-
-def grafted(seed: int = 0) -> nn.Module:
-    generator = torch.Generator().manual_seed(seed)
-    masks = {"2": torch.rand(4, 3, 3, generator=generator) < 0.5, "5": torch.rand(8, generator=generator) < 0.5}
-    model = apply(network(), masks, slope=0.3, intercept=0.2, input_shape=SHAPE)
-    return model.requires_grad_()
-
-
-def task_of(model: nn.Module, settings: TrainSettings = SETTINGS, seed: int = 1) -> Task:
-    memory = {
-        "delta": torch.rand(9, *SHAPE, generator=torch.Generator().manual_seed(3)) * 2 * EPS - EPS,
-        "momentum": torch.randn(9, *SHAPE, generator=torch.Generator().manual_seed(4)) * 1e-3,
-    }
-    generator = torch.Generator().manual_seed(seed)
-    return Task(model.train(), settings, generator, traced(model, settings, SHAPE), memory)
-
-
-def batch_of() -> Batch:
-    generator = torch.Generator().manual_seed(2)
-    x = torch.rand(COUNT, *SHAPE, generator=generator)
-    y = torch.randint(0, CLASSES, (COUNT,), generator=generator)
-    return Batch(x, y, torch.tensor([8, 0, 3, 1, 5, 4]))
-
-
-def gradients(value: Tensor, model: nn.Module) -> list[Tensor]:
-    return list(torch.autograd.grad(value, list(model.parameters()), materialize_grads=True))
-
-
-def assert_same(value: Tensor, expected: Tensor, model: nn.Module) -> None:
-    torch.testing.assert_close(value, expected)
-    for got, wanted in zip(gradients(value, model), gradients(expected, model), strict=True):
-        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
-
+from training_cases import (
+    CLASSES,
+    COUNT,
+    EPS,
+    SETTINGS,
+    SHAPE,
+    Residual,
+    assert_same,
+    batch_of,
+    gradients,
+    grafted,
+    network,
+    task_of,
+)
 
 # Direct formulas. Each draws its random numbers as the method says, from a generator of the same seed.
 
@@ -154,9 +113,13 @@ DIRECT = {
 }
 
 
-def test_every_objective_has_its_formula_here() -> None:
-    assert DIRECT.keys() == OBJECTIVES.keys()
-    assert REGULARISERS.keys() == {"grad-align", "slope", "rs", "l1"}
+CERTIFIED = {"ibp", "crown-ibp", "mtl-ibp", "cc-ibp", "exp-ibp", "sabr"}  # in test_certified_terms.py
+
+
+def test_every_objective_has_its_formula() -> None:
+    assert DIRECT.keys() | CERTIFIED == OBJECTIVES.keys()
+    assert {name for name, objective in OBJECTIVES.items() if objective.bounds} == CERTIFIED
+    assert REGULARISERS.keys() == {"grad-align", "slope", "rs", "ibp-reg", "l1"}
 
 
 @pytest.mark.parametrize("name", sorted(DIRECT))
@@ -246,24 +209,6 @@ def test_grad_align_is_its_formula_with_its_gradient(make: Callable[[], nn.Modul
     model, batch = make(), batch_of()
     task = task_of(model, replace(SETTINGS, fused=fused))
     assert_same(REGULARISERS["grad-align"](task, batch), direct_grad_align(model, batch), model)
-
-
-class Residual(nn.Module):
-    """Two branches, one of them the identity, and an average pooling in front."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(5)
-        self.pool, self.conv, self.act1 = nn.AvgPool2d(2), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU()
-        self.act2, self.head = nn.ReLU(), nn.Linear(8, CLASSES, bias=False)
-        for parameter in self.parameters():
-            parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.pool(x - 0.5)
-        x = self.act2(x + self.conv(self.act1(x)))
-        logits: Tensor = self.head(x.flatten(1))
-        return logits
 
 
 @pytest.mark.parametrize("make", [network, grafted, Residual])

@@ -1,6 +1,7 @@
 """How long a training step takes: ours against the same step written plainly, in the same process, on the same device.
 
-The step is FAT with gradient alignment, with augmentation and update, on random images of CIFAR-10's shape.
+The step is that of a preset (FAT with gradient alignment, or certified training), with augmentation and update, on
+random images of CIFAR-10's shape. Certified training is measured on networks without BatchNorm, at the full radius.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,15 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipgraft import models
+from lipgraft.bench.certified_step import plain_certified_step
 from lipgraft.bench.resources import wait
 from lipgraft.data import Dataset, images
 from lipgraft.data.augment import crop_flip
 from lipgraft.data.catalogue import entry
+from lipgraft.errors import SettingsError
 from lipgraft.runs.provenance import device_name
+from lipgraft.training import OBJECTIVES
 from lipgraft.training.capture import runner
 from lipgraft.training.prepare import permutation, prepare
 from lipgraft.training.schedule import factors
-from lipgraft.training.settings import TrainSettings
+from lipgraft.training.settings import TrainSettings, preset
 
 Stepper = Callable[[], None]
 
@@ -33,6 +38,7 @@ def bench_train(
     batch: int = 128,
     device: str | torch.device = "cpu",
     *,
+    preset_name: str = "pretrain",
     dataset: str = "cifar10",
     precision: str = "auto",
     steps: int = 100,
@@ -41,16 +47,23 @@ def bench_train(
 ) -> dict[str, Any]:
     """Median milliseconds per step (over `repeats` runs of `steps` steps) and peak memory in bytes (None on a CPU)."""
     place = torch.device(device)
-    settings = TrainSettings(batch=batch, precision=precision)
+    settings = replace(preset(preset_name), batch=batch, precision=precision)
     data = random_data(dataset, batch * (steps + 1), seed)
+    certified = OBJECTIVES[settings.objective].bounds
+    if not certified and settings.objective != "fat":
+        raise SettingsError(f"there is no plain step of {settings.objective} to compare with.")
 
-    def fresh() -> nn.Module:
-        return models.build(model_name, dataset, seed=seed)
+    def fresh() -> models.Classifier:
+        return models.build(model_name, dataset, batchnorm=False if certified else None, seed=seed)
 
-    eager_ms, eager_bytes = _measure(lambda: plain_step(fresh(), data, settings, place), place, steps, repeats)
+    def plain() -> Stepper:
+        return (plain_certified_step if certified else plain_step)(fresh(), data, settings, place)
+
+    eager_ms, eager_bytes = _measure(plain, place, steps, repeats)
     fast_ms, fast_bytes = _measure(lambda: _fast_step(fresh(), data, settings, place, seed), place, steps, repeats)
     return {
         "model": model_name,
+        "preset": preset_name,
         "batch": batch,
         "device": device_name(place),
         "precision": precision,

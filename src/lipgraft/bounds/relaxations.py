@@ -16,23 +16,25 @@ __all__ = ["Lines", "family", "relax", "unstable"]
 ULPS = 16  # a chord is a difference, a quotient, a product and a difference, of terms up to steepest * |end|
 
 
-def relax(node: Activation, lb: Tensor, ub: Tensor) -> Lines:
-    """The lines of an activation on [lb, ub] that plain CROWN takes."""
-    return family(node, lb, ub)(node.curve.start(lb, ub))
+def relax(node: Activation, lb: Tensor, ub: Tensor, *, live: bool = False) -> Lines:
+    """The lines of an activation on [lb, ub] that plain CROWN takes. live: see `family`."""
+    return family(node, lb, ub, live=live)(node.curve.start(lb, ub))
 
 
-def family(node: Activation, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+def family(node: Activation, lb: Tensor, ub: Tensor, *, live: bool = False) -> Callable[[Tensor], Lines]:
     """The lines of an activation on [lb, ub] as a function of alpha.
 
     Grafted neurons are their own line: slope gamma, intercept omega. In double precision, which proofs are made in, the
-    lines hold the curve although they are rounded.
+    lines hold the curve although they are rounded. live: gradients reach gamma and omega.
     """
     curve = node.curve.lines(lb, ub)
     if lb.dtype == torch.float64:
         curve = _rounded_outward(node.curve, curve, lb, ub)
     if node.graft is None:
         return curve
-    mask, gamma, omega = node.graft.mask, node.graft.gamma.detach(), node.graft.omega.detach()
+    mask, gamma, omega = node.graft.mask, node.graft.gamma, node.graft.omega
+    if not live:
+        gamma, omega = gamma.detach(), omega.detach()
     zero = torch.zeros((), dtype=lb.dtype, device=lb.device)
 
     def over(intercept: Tensor | None) -> Tensor:

@@ -12,13 +12,19 @@ from lipgraft.checker.network import Activation, Array, Conv, Dense, Network, No
 
 # In order: "conv NAME stride padding", "dense NAME", "act NAME", "pad left right top bottom", "flat", and
 # "block NAME stride", which is act2(conv2(act1(conv1(x))) + shortcut(x)).
+CNN7 = (
+    "conv conv1 1 1; act act1; conv conv2 1 1; act act2; conv conv3 2 1; act act3; conv conv4 1 1; act act4; "
+    "conv conv5 1 1; act act5; flat; dense fc1; act act6; dense fc2"
+)
 ARCHITECTURES = {
     "digits-cnn": "conv conv1 1 1; act act1; conv conv2 2 1; act act2; flat; dense fc1; act act3; dense fc2",
     "cnn-b": "pad 1 2 1 2; conv conv1 2 0; act act1; conv conv2 2 1; act act2; flat; dense fc1; act act3; dense fc2",
     "conv-big": "conv conv1 1 1; act act1; conv conv2 2 1; act act2; conv conv3 1 1; act act3; conv conv4 2 1; "
     "act act4; flat; dense fc1; act act5; dense fc2; act act6; dense fc3",
-    "conv-huge": "conv conv1 1 1; act act1; conv conv2 1 1; act act2; conv conv3 2 1; act act3; conv conv4 1 1; "
-    "act act4; conv conv5 1 1; act act5; flat; dense fc1; act act6; dense fc2",
+    "conv-huge": CNN7,
+    "cnn7": CNN7,
+    "cnn5": "conv conv1 1 1; act act1; conv conv2 2 1; act act2; conv conv3 2 1; act act3; flat; dense fc1; act act4; "
+    "dense fc2",
     "resnet4b": "conv conv1 2 1; act act1; block block1 2; block block2 1; block block3 2; block block4 1; flat; "
     "dense fc1; act act2; dense fc2",
 }

@@ -41,6 +41,9 @@ FileOption = Annotated[
 ]
 RepeatsOption = Annotated[int, typer.Option(min=1, help="Timed runs after the warm-up; the median counts.")]
 
+TIMED = ("pretrain", "ibp", "mtl-ibp", "ctbench", "sabr")
+"""Presets whose step exists in plain PyTorch, to be compared with."""
+
 Cell = Callable[[Mapping[str, Any]], str]
 
 
@@ -105,11 +108,18 @@ def bounds_command(
 
 
 @app.command(
-    "train", epilog=example("lipgraft bench train --network cnn-b --batch 128 --device cuda --json train.json")
+    "train",
+    epilog=example(
+        "lipgraft bench train --network cnn-b --batch 128 --device cuda --json train.json",
+        "lipgraft bench train --network cnn-b --preset mtl-ibp --device cuda",
+    ),
 )
 def train_command(
     network: Annotated[str, typer.Option("--network", help="A network by name.")] = "cnn-b",
     batch: Annotated[int, typer.Option(min=1, help="Images of one step.")] = 128,
+    preset: Annotated[
+        str, typer.Option(help=f"Whose step: {', '.join(TIMED)}. Certified ones without BatchNorm.")
+    ] = "pretrain",
     precision: Annotated[str, typer.Option(help="As in a training recipe.")] = "auto",
     steps: Annotated[int, typer.Option(min=1, help="Steps of one timed run.")] = 100,
     repeats: RepeatsOption = 5,
@@ -122,9 +132,12 @@ def train_command(
     from lipgraft.bench import bench_train
 
     place = resolve_device(device)
-    row = bench_train(network, batch, place, precision=precision, steps=steps, repeats=repeats, seed=seed)
+    row = bench_train(
+        network, batch, place, preset_name=preset, precision=precision, steps=steps, repeats=repeats, seed=seed
+    )
     _show_one(row)
-    _keep(json, place, {"network": network, "batch": batch, "steps": steps, "repeats": repeats, "seed": seed}, row)
+    settings = {"network": network, "preset": preset, "batch": batch, "steps": steps, "repeats": repeats, "seed": seed}
+    _keep(json, place, settings, row)
 
 
 @app.command(

@@ -19,6 +19,16 @@ CRITERIA = (
     "weighted-interval",
 )
 NOTIONS = ("interval-jacobian", "jacobian", "output-width", "sampled")
-PRESETS = ("pretrain", "finetune", "pretrain-short", "finetune-short")
+PRESETS = (
+    "pretrain",
+    "finetune",
+    "pretrain-short",
+    "finetune-short",
+    "ibp",
+    "mtl-ibp",
+    "ctbench",
+    "sabr",
+    "mtl-ibp-finetune",
+)
 RECIPES = ("quickstart",)
 UNITS = ("normalised", "pixel")

@@ -30,9 +30,9 @@ def crop_flip(x: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
     return padded.gather(2, index.flatten(1)[:, None].expand(-1, x.shape[1], -1)).view_as(x)
 
 
-def unchanged(x: Tensor, generator: torch.Generator) -> Tensor:
+def unchanged(x: Tensor, generator: torch.Generator, *, pad: int = 0) -> Tensor:
     """No augmentation; draws nothing from the generator."""
     return x
 
 
-AUGMENT: dict[Augment, Callable[[Tensor, torch.Generator], Tensor]] = {"none": unchanged, "crop-flip": crop_flip}
+AUGMENT: dict[Augment, Callable[..., Tensor]] = {"none": unchanged, "crop-flip": crop_flip}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Importing a network's file registers it under its name.
-from lipgraft.models import cnn_b, conv_big, conv_huge, digits_cnn, resnet4b  # noqa: F401
+from lipgraft.models import cnn5, cnn_b, conv_big, conv_huge, digits_cnn, resnet4b  # noqa: F401
 from lipgraft.models.checkpoint import FORMATS, FileFormat, load, read_metadata, save
 from lipgraft.models.classifier import NETWORKS, Classifier, ModelSpec, build
 from lipgraft.models.fold import fold_batchnorm

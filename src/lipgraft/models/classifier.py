@@ -69,10 +69,10 @@ def build(
 ) -> Classifier:
     """A network with PyTorch's default initialisation (but see SIGMOID_GAIN), on the CPU.
 
-    name: cnn-b, conv-big, conv-huge, resnet4b or digits-cnn. dataset: gives the input's shape, the classes and the
-    normalisation. activation: a name of `lipgraft.activations.KINDS`. batchnorm: None means that conv-huge has it and
-    no other network does. seed: the same seed gives the same weights on every machine and leaves the global random
-    state untouched.
+    name: cnn-b, conv-big, conv-huge (also called cnn7), cnn5, resnet4b or digits-cnn. dataset: gives the input's shape,
+    the classes and the normalisation. activation: a name of `lipgraft.activations.KINDS`. batchnorm: None means that
+    conv-huge and cnn5 have it and no other network does. seed: the same seed gives the same weights on every machine
+    and leaves the global random state untouched.
     """
     if name not in NETWORKS:
         raise SettingsError(unknown_name("network", name, list(NETWORKS)))

@@ -25,12 +25,15 @@ _BOXES = 32
 _CHECK_SCALES = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-def trace(model: nn.Module, input_shape: Sequence[int], *, check: bool = True, expand: bool = True) -> Network:
+def trace(
+    model: nn.Module, input_shape: Sequence[int], *, check: bool = True, expand: bool = True, fold: bool = True
+) -> Network:
     """The graph of a model in evaluation mode. input_shape: of one input, without the batch axis.
 
     Weights are live references: a change in place (an optimiser's step) shows in the graph, except where they were
     merged with a BatchNorm. check: compare the graph with the model on a few random inputs.
     expand: write max pooling as affine nodes and ReLUs, which is what every other part of lipgraft expects.
+    fold: merge each BatchNorm with the layer before it; otherwise it is a Scale of its own.
     """
     if not input_shape or any(not isinstance(n, int) or n < 1 for n in input_shape):
         raise SettingsError(f"input_shape must be the positive sizes of one input, got {tuple(input_shape)}.")
@@ -38,7 +41,7 @@ def trace(model: nn.Module, input_shape: Sequence[int], *, check: bool = True, e
     with evaluated(model), full_precision():
         traced = trace_fx(model)
         _refresh_weights(model)
-        network = lower(traced, _random(model, _EXAMPLES, input_shape))
+        network = lower(traced, _random(model, _EXAMPLES, input_shape), fold)
         network = expanded(network) if expand else network
         if check:
             _check(network, model)

@@ -1,4 +1,4 @@
-"""The stages that make models: adversarial pre-training, scoring and grafting, fine-tuning."""
+"""The stages that make models: adversarial or certified pre-training, scoring and grafting, fine-tuning."""
 
 from __future__ import annotations
 
@@ -33,21 +33,26 @@ class Workshop:
 
     @cached_property
     def pretrained(self) -> nn.Module:
-        """The common start: adversarially trained, BatchNorm folded into the layers before it."""
+        """The common start: trained, BatchNorm folded into the layers before it."""
         recipe = self.recipe
+        chosen = [] if recipe.batchnorm is None else [recipe.batchnorm]
         inputs = {
             "stage": "pretrain",
-            "network": [recipe.network, recipe.data, recipe.activation],
-            "train": to_mapping(recipe.pretrain),
+            "network": [recipe.network, recipe.data, recipe.activation, *chosen],
+            "train": recipe.pretrain.record(),
             "seed": recipe.seed,
         }
 
         def make(scratch: Path) -> tuple[nn.Module, Result]:
-            start = models.build(recipe.network, recipe.data, activation=recipe.activation, seed=recipe.seed)
+            activation, batchnorm = recipe.activation, recipe.batchnorm
+            start = models.build(
+                recipe.network, recipe.data, activation=activation, batchnorm=batchnorm, seed=recipe.seed
+            )
             model, result = self._train(scratch, start, recipe.pretrain)
             return models.fold_batchnorm(model), result
 
-        what = f"adversarial training of {recipe.network} on {recipe.data}, {recipe.pretrain.epochs} epochs"
+        kind = "certified" if training.OBJECTIVES[recipe.pretrain.objective].bounds else "adversarial"
+        what = f"{kind} training of {recipe.network} on {recipe.data}, {recipe.pretrain.epochs} epochs"
         return self.run.model("pretrained", what, inputs, make, self.device)
 
     def grafted(self, model: ModelRecipe, graft: GraftSettings) -> nn.Module:
@@ -79,7 +84,7 @@ class Workshop:
             "stage": "finetune",
             "data": self.recipe.data,
             "from": fingerprint(start),
-            "train": to_mapping(settings),
+            "train": settings.record(),
             "seed": self.recipe.seed,
         }
 

@@ -29,7 +29,8 @@ def workload(experiments: Iterable[Experiment]) -> Workload:
     tuned: dict[str, int] = {}
     certified: dict[str, int] = {}
     for recipe in (run.recipe for experiment in experiments for run in experiment.runs):
-        start = _key(recipe.network, recipe.data, recipe.activation, recipe.seed, to_mapping(recipe.pretrain))
+        network = recipe.network, recipe.data, recipe.activation, recipe.batchnorm
+        start = _key(*network, recipe.seed, to_mapping(recipe.pretrain))
         starts[start] = recipe.pretrain.epochs
         for model in recipe.models:
             made = _key(start, _made(recipe, model))

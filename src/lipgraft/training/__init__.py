@@ -1,6 +1,6 @@
 """Training: objectives and regularisers by name, one loop for pre-training and fine-tuning, and its measures."""
 
-from lipgraft.training.evaluate import RobustAccuracy, accuracy, robust_accuracy
+from lipgraft.training.evaluate import RobustAccuracy, accuracy, interval_accuracy, robust_accuracy
 from lipgraft.training.loop import TrainResult, train
 from lipgraft.training.objectives import OBJECTIVES
 from lipgraft.training.regularisers import REGULARISERS
@@ -16,6 +16,7 @@ __all__ = [
     "TrainResult",
     "TrainSettings",
     "accuracy",
+    "interval_accuracy",
     "preset",
     "robust_accuracy",
     "train",

@@ -91,11 +91,12 @@ def read_state(path: Path, step: Step, best: dict[str, Tensor], identity: dict[s
 
 
 def _tensors(step: Step, best: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights and buffers now and at their best, momenta, the objective's memory and the pruning masks, by name."""
+    """Weights and buffers now, at their best and on average, momenta, the objective's memory and pruning masks."""
     return {
         **{f"best.{name}": tensor for name, tensor in best.items()},
         **{f"model.{name}": tensor for name, tensor in step.task.model.state_dict().items()},
-        **{f"momentum.{name}": tensor for name, tensor in step.optimiser.momenta.items()},
+        **step.optimiser.state,
+        **{f"average.{name}": tensor for name, tensor in step.average.items()},
         **{f"memory.{name}": tensor for name, tensor in step.task.memory.items()},
         **{f"keep.{name}": tensor for name, tensor in step.keep.items()},
     }

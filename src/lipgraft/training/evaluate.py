@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from lipgraft.attacks.search import default_batch, search
 from lipgraft.data import images
 from lipgraft.errors import SettingsError
-from lipgraft.network import evaluated, like
+from lipgraft.network import evaluated, like, trace
+from lipgraft.network.graph import Network
+from lipgraft.network.precision import full_precision
+from lipgraft.training.intervals import balls_of, margin_bounds
+from lipgraft.training.task import pixel_box
+
+MOST_BOUNDED = 1000
+"""Images whose interval bounds are computed at once: those of all layers are kept."""
 
 REPORT_AFTER = (1, 10, 100)
 """Numbers of restarts after which robust accuracy is reported."""
@@ -33,6 +40,26 @@ class RobustAccuracy:
 def accuracy(model: nn.Module, x: Tensor, y: Tensor, batch: int | None = None) -> float:
     """The share of images that the model classifies as y. x: (N, H, W, C) uint8, or (N, *shape) floats."""
     return float(_correct(model, x, y, batch).float().mean()) if len(x) else float("nan")
+
+
+@torch.no_grad()
+def interval_accuracy(model: nn.Module, x: Tensor, y: Tensor, eps: float, batch: int | None = None) -> float:
+    """The share of images that interval bounds prove within eps: how training sees itself, and no sound proof.
+
+    x: (N, H, W, C) uint8, or (N, *shape) floats; eps in raw pixels.
+    """
+    device = like(model, x).device
+    size = batch or min(default_batch(device), MOST_BOUNDED)
+    network: Network | None = None
+    proved = []
+    with full_precision():
+        for some, labels in zip(torch.split(x, size), torch.split(y, size), strict=True):
+            points, labels = _floats(some.to(device)), labels.to(device)
+            network = network or trace(model, tuple(points.shape[1:]), check=False)
+            lower, upper = pixel_box(points, eps)
+            balls = balls_of(network, ((upper + lower) / 2, (upper - lower) / 2))
+            proved.append(((margin_bounds(network, balls, labels) > 0).sum(1) == network.output_shape[0] - 1).float())
+    return float(torch.cat(proved).mean()) if proved else float("nan")
 
 
 def robust_accuracy(

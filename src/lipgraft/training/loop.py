@@ -21,11 +21,11 @@ from lipgraft.models.classifier import ModelSpec
 from lipgraft.settings import to_mapping
 from lipgraft.training.capture import runner
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state
-from lipgraft.training.evaluate import accuracy
+from lipgraft.training.evaluate import accuracy, interval_accuracy
 from lipgraft.training.log import MetricsFile, TensorBoard
-from lipgraft.training.prepare import is_finite, permutation, prepare, seed_for
+from lipgraft.training.prepare import draw_weights, is_finite, permutation, prepare, seed_for
 from lipgraft.training.pruning import apply_masks, keep_masks
-from lipgraft.training.schedule import factors
+from lipgraft.training.schedule import average_weights, factors, radius_shares
 from lipgraft.training.settings import TrainSettings, preset
 
 TELL_EVERY = 20
@@ -38,7 +38,7 @@ Tell = Callable[[int, int, Mapping[str, float]], None]
 @dataclass(frozen=True, eq=False)
 class TrainResult:
     """model: the module given, with the chosen weights; history: one record per epoch (epoch, lr, loss and its parts,
-    accuracy on the images trained on, sa and ra on held-out images, seconds); best_epoch: 0 is the start;
+    accuracy on the images trained on, sa, ra and perhaps ibp on held-out images, seconds); best_epoch: 0 is the start;
     checkpoint: the chosen model's file, if one was written."""
 
     model: nn.Module
@@ -93,6 +93,8 @@ class _Run:
         _, held_out = data.split()
         if settings.select == "best" and len(held_out) == 0:
             raise SettingsError(f"{data.name} holds out no images to choose the best epoch by; set select to last.")
+        if settings.init == "ibp" and settings.epochs:
+            draw_weights(model, torch.Generator().manual_seed(seed_for(seed, 0, "init")))
         self.step = prepare(model, data, settings, device)
         self.x_val, self.y_val = (t[held_out.to(t.device)].to(device) for t in (data.x_train, data.y_train))
         self.best = _copy(model)
@@ -137,6 +139,8 @@ class _Run:
     def finish(self) -> TrainResult:
         """Write the models and leave the chosen one in the module."""
         last = _copy(self.model)
+        if self.settings.average_from is not None and self.progress.epoch > self.settings.average_from:
+            last |= {name: mean.clone() for name, mean in self.step.average.items()}
         kept = {"last": last, "best": self.best} if len(self.x_val) else {"last": last}
         for name, weights in kept.items():
             self.model.load_state_dict(weights)
@@ -157,7 +161,8 @@ class _Run:
         if step.objective.begin_epoch is not None:
             step.objective.begin_epoch(task, epoch)
         rates = factors(self.settings, epoch, step.steps)
-        step.begin_epoch(permutation(self.seed, epoch, len(step.x)), rates)
+        shares, blends = (table(self.settings, epoch, step.steps) for table in (radius_shares, average_weights))
+        step.begin_epoch(permutation(self.seed, epoch, len(step.x)), rates, shares, blends)
         at_once = step.x.device.type == "cpu"  # elsewhere a look at the loss would hold up the device
         for i in range(1, step.steps + 1):
             take_step()
@@ -171,7 +176,7 @@ class _Run:
         return {"epoch": epoch + 1, "lr": rates[0] * self.settings.lr, **step.means()}
 
     def _validate(self, epoch: int) -> dict[str, float]:
-        """Accuracy on the held-out images, clean (sa) and under FGSM (ra)."""
+        """Accuracy on the held-out images, clean (sa), under FGSM (ra) and, if training has them, by bounds (ibp)."""
         if len(self.x_val) == 0:
             return {}
         try:
@@ -186,7 +191,10 @@ class _Run:
         except NumericalError:
             self._give_up(epoch)
         sa = accuracy(self.model, self.x_val, self.y_val)
-        return {"sa": sa, "ra": float((~found.broken).float().mean())}
+        record = {"sa": sa, "ra": float((~found.broken).float().mean())}
+        if self.step.objective.bounds:
+            record["ibp"] = interval_accuracy(self.model, self.x_val, self.y_val, self.settings.eps)
+        return record
 
     def _account(self, record: dict[str, float]) -> None:
         """Enter an epoch into the books; keep its weights if it is the best so far."""

@@ -1,4 +1,4 @@
-"""SGD with momentum whose learning rate is a tensor, so that a captured step follows the schedule."""
+"""SGD and Adam whose learning rates are tensors, so that a captured step follows the schedule."""
 
 from __future__ import annotations
 
@@ -46,6 +46,11 @@ class Sgd:
         ]
 
     @property
+    def state(self) -> dict[str, Tensor]:
+        """Everything that `step` changes beside the parameters, by name."""
+        return {f"momentum.{name}": momentum for name, momentum in self.momenta.items()}
+
+    @property
     def parameters(self) -> list[nn.Parameter]:
         """All trained parameters, in the order that `step` takes their gradients."""
         return [p for group in self.groups for p in group.parameters.values()]
@@ -66,19 +71,65 @@ class Sgd:
         for rate, group in zip(rates.unbind(), self.groups, strict=True):
             parameters: list[Tensor] = list(group.parameters.values())
             own, rest = rest[: len(parameters)], rest[len(parameters) :]
-            torch._fused_sgd_(
-                parameters,
-                [_laid_out_like(p, g) for p, g in zip(parameters, own, strict=True)],
-                list(group.momenta.values()) if self.momentum else [],
-                weight_decay=group.weight_decay,
-                momentum=self.momentum,
-                lr=rate,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-                is_first_step=False,
-                found_inf=skip,
-            )
+            self._update(group, [_laid_out_like(p, g) for p, g in zip(parameters, own, strict=True)], rate, skip)
+
+    def _update(self, group: Group, gradients: list[Tensor], rate: Tensor, skip: Tensor) -> None:
+        torch._fused_sgd_(
+            list(group.parameters.values()),
+            gradients,
+            list(group.momenta.values()) if self.momentum else [],
+            weight_decay=group.weight_decay,
+            momentum=self.momentum,
+            lr=rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+            found_inf=skip,
+        )
+
+
+SQUARE_DECAY, LEAST_ROOT = 0.999, 1e-8
+"""Of Adam: the decay of the mean squared gradient, and what is added to its root."""
+
+
+class Adam(Sgd):
+    """Adam (Kingma and Ba, 2015), whose weight decay is a part of the gradient; groups as for `Sgd`."""
+
+    def __init__(self, model: nn.Module, settings: TrainSettings) -> None:
+        super().__init__(model, settings)
+        self.squares = {name: torch.zeros_like(momentum) for name, momentum in self.momenta.items()}
+        self.count = torch.zeros((), device=next(iter(self.squares.values())).device)  # of the updates so far
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        return {**super().state, **{f"square.{name}": s for name, s in self.squares.items()}, "count": self.count}
+
+    @torch.no_grad()
+    def step(self, gradients: tuple[Tensor, ...], rates: Tensor, skip: Tensor) -> None:
+        self.count.add_(1 - skip)
+        super().step(gradients, rates, skip)
+
+    def _update(self, group: Group, gradients: list[Tensor], rate: Tensor, skip: Tensor) -> None:
+        torch._fused_adam_(
+            list(group.parameters.values()),
+            gradients,
+            list(group.momenta.values()),
+            [self.squares[name] for name in group.parameters],
+            [],
+            [self.count] * len(gradients),
+            lr=rate,
+            beta1=self.momentum,
+            beta2=SQUARE_DECAY,
+            weight_decay=group.weight_decay,
+            eps=LEAST_ROOT,
+            amsgrad=False,
+            maximize=False,
+            found_inf=skip,
+        )
+
+
+OPTIMISERS: dict[str, type[Sgd]] = {"sgd": Sgd, "adam": Adam}
 
 
 def clipped(gradients: tuple[Tensor, ...], most: float) -> tuple[Tensor, ...]:

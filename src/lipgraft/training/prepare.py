@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +15,10 @@ from lipgraft.data.augment import AUGMENT, unchanged
 from lipgraft.errors import NumericalError, SettingsError, UnsupportedOperationError
 from lipgraft.network import trace
 from lipgraft.network.graph import Graft, Network
+from lipgraft.training.batchnorm import Normalised
 from lipgraft.training.objectives import objective_named
-from lipgraft.training.optimiser import Sgd
+from lipgraft.training.optimiser import OPTIMISERS
+from lipgraft.training.parameters import weights_of
 from lipgraft.training.pruning import apply_masks, keep_masks
 from lipgraft.training.schedule import schedule_named
 from lipgraft.training.settings import TrainSettings
@@ -41,11 +46,18 @@ def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: to
     x, y = (t[train_indices.to(t.device)].to(device) for t in (data.x_train, data.y_train))
     shape = (len(x), *data.input_shape)
     memory = {name: torch.zeros(shape, device=device) for name in objective.memory}
-    task = Task(model, settings, torch.Generator(device), traced(model, settings, data.input_shape), memory)
+    network = traced(model, settings, data.input_shape)
+    normalised = completed(model, data.input_shape) if objective.bounds and network is None else None
+    if objective.bounds and network is None and normalised is None:
+        raise SettingsError(
+            f"the objective {settings.objective} bounds the network, which must be without dropout and reparametrised "
+            "weights, and whose BatchNorm must follow convolutions and linear layers; change the model."
+        )
+    task = Task(model, settings, torch.Generator(device), network, memory, normalised)
     keep = keep_masks(model, settings.prune_ratio) if settings.prune == "fixed" and settings.epochs else {}
     apply_masks(model, keep)
-    augment = AUGMENT[data.augment] if settings.augment else unchanged
-    return Step(task, Sgd(model, settings), x, y, augment, keep)
+    augment = partial(AUGMENT[data.augment] if settings.augment else unchanged, pad=settings.crop)
+    return Step(task, OPTIMISERS[settings.optimiser](model, settings), x, y, augment, keep)
 
 
 def traced(model: nn.Module, settings: TrainSettings, shape: tuple[int, ...]) -> Network | None:
@@ -55,18 +67,41 @@ def traced(model: nn.Module, settings: TrainSettings, shape: tuple[int, ...]) ->
     try:
         network = trace(model, shape)
     except UnsupportedOperationError:
-        if settings.slope or settings.rs:  # these need the graph; nothing else does
-            raise
+        if settings.slope or settings.rs or settings.ibp_reg or objective_named(settings.objective).bounds:
+            raise  # these need the graph; nothing else does
         return None
-    return network if _is_live(network, model) else None
+    return network if _is_live(network, model.parameters()) else None
 
 
-def _is_live(network: Network, model: nn.Module) -> bool:
+def completed(model: nn.Module, shape: tuple[int, ...]) -> Normalised | None:
+    """The graph of a model with BatchNorm that the clean batch completes, or None when it has none."""
+    if any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules()):
+        return None
+    found = Normalised.of(model, shape)
+    if found is None or not found.layers:
+        return None
+    by_batch = {id(parameter) for layer in found.layers.values() for parameter in layer.parameters()}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in by_batch]
+    return found if _is_live(found.network, others) else None
+
+
+def _is_live(network: Network, parameters: Iterable[nn.Parameter]) -> bool:
     """Whether the graph holds every trained parameter itself: one computed from others would be a stale copy."""
     fields = [value for node in network.nodes for value in vars(node).values()]
     parts = [part for value in fields for part in (vars(value).values() if isinstance(value, Graft) else (value,))]
     held = {part.data_ptr() for part in parts if isinstance(part, Tensor)}
-    return all(parameter.data_ptr() in held for parameter in model.parameters() if parameter.requires_grad)
+    return all(parameter.data_ptr() in held for parameter in parameters if parameter.requires_grad)
+
+
+@torch.no_grad()
+def draw_weights(model: nn.Module, generator: torch.Generator) -> None:
+    """W ~ N(0, 2 pi / fan_in^2) for every convolution and linear layer but the last (Shi et al., 2021).
+
+    With these weights interval bounds grow from layer to layer neither much wider nor much narrower.
+    """
+    for weight in list(weights_of(model).values())[:-1]:
+        noise = torch.randn(weight.shape, generator=generator) * math.sqrt(2 * math.pi) / weight[0].numel()
+        weight.copy_(noise)
 
 
 def seed_for(seed: int, epoch: int, purpose: str) -> int:

@@ -23,8 +23,9 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 class Step:
     """Draws the next batch of the epoch, augments, attacks, differentiates, updates; everything on the device.
 
-    x: (N, H, W, C) uint8 and y: (N,), the training images; keep: masks of pruned weights. `begin_epoch` fills the
-    tables that the steps of an epoch read: which images, which learning rates.
+    x: (N, H, W, C) uint8 and y: (N,), the training images; keep: masks of pruned weights; average: the mean of some
+    late weights and buffers, by name, if the settings want one. `begin_epoch` fills the tables that the steps of an
+    epoch read: which images, which learning rates, what radius, how much of the weights enters the average.
     """
 
     def __init__(
@@ -41,14 +42,29 @@ class Step:
         self.names = ("loss", "objective", *self.weights, "accuracy")
         self.order = torch.zeros(self.steps, settings.batch, dtype=torch.int64, device=device)
         self.rates = torch.zeros(self.steps, len(optimiser.groups), device=device)
+        self.shares = torch.ones(self.steps, device=device)
+        self.blends = torch.zeros(self.steps, device=device)
+        self.average = {} if settings.average_from is None else {n: t.clone() for n, t in self._averaged().items()}
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.sums = torch.zeros(len(self.names), device=device)
         self.diverged = torch.zeros((), device=device)  # 1 after a loss that is not finite: no update from then on
 
-    def begin_epoch(self, permutation: Tensor, factors: list[float]) -> None:
-        """permutation: (N,) order of the training images; factors: of the learning rate, one per step."""
+    def begin_epoch(
+        self,
+        permutation: Tensor,
+        factors: list[float],
+        shares: list[float] | None = None,
+        blends: list[float] | None = None,
+    ) -> None:
+        """permutation: (N,) order of the training images; factors: of the learning rate, one per step.
+
+        shares: of eps, the radius of interval bounds at each step, by default all of it; blends: how far each step
+        moves the average to its weights, by default not at all.
+        """
         self.order.copy_(permutation[: self.order.numel()].view_as(self.order))
         self.rates.copy_(self.optimiser.rates(factors))
+        self.shares.copy_(torch.tensor(shares or [1.0] * self.steps))
+        self.blends.copy_(torch.tensor(blends or [0.0] * self.steps))
         self.position.zero_()
         self.sums.zero_()
 
@@ -63,6 +79,7 @@ class Step:
         gradients = clipped(gradients, self.settings.clip)
         self.optimiser.step(gradients, self.rates.index_select(0, self.position).squeeze(0), self.diverged)
         apply_masks(self.task.model, self.keep)
+        self._blend()
         accuracy = (logits.detach().argmax(1) == batch.y).float().mean()
         parts = [terms[name].detach().float() for name in ("objective", *self.weights)]
         self.sums.add_(torch.stack([loss.float(), *parts, accuracy]))
@@ -75,15 +92,29 @@ class Step:
     def tensors(self) -> list[Tensor]:
         """Everything that a step changes."""
         model = self.task.model
-        changed = [*model.parameters(), *model.buffers(), *self.optimiser.momenta.values(), *self.task.memory.values()]
-        return [*(t.detach() for t in changed), self.position, self.sums, self.diverged]
+        changed = [*model.parameters(), *model.buffers(), *self.optimiser.state.values(), *self.task.memory.values()]
+        return [*(t.detach() for t in changed), *self.average.values(), self.position, self.sums, self.diverged]
 
     def _batch(self) -> Batch:
         index = self.order.index_select(0, self.position).squeeze(0)
         x = self.augment(images(self.x.index_select(0, index)), self.task.generator)
         if x.device.type == "cuda":
             x = x.contiguous(memory_format=torch.channels_last)
-        return Batch(x, self.y.index_select(0, index), index)
+        share = self.shares.index_select(0, self.position).squeeze(0) if self.settings.ramp_epochs else 1.0
+        return Batch(x, self.y.index_select(0, index), index, share)
+
+    def _averaged(self) -> dict[str, Tensor]:
+        """What an average is taken of."""
+        return {name: t for name, t in self.task.model.state_dict().items() if t.is_floating_point()}
+
+    @torch.no_grad()
+    def _blend(self) -> None:
+        """average <- average + blend (weights - average)."""
+        if self.average:
+            means = list(self.average.values())
+            moves = torch._foreach_sub(list(self._averaged().values()), means)
+            torch._foreach_mul_(moves, self.blends.index_select(0, self.position).squeeze(0))
+            torch._foreach_add_(means, moves)
 
     def _terms(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """The parts of the loss by name, unweighted, and the logits."""

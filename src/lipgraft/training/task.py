@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lipgraft.errors import SettingsError
 from lipgraft.network.graph import Network
 from lipgraft.settings import setting
+from lipgraft.training.batchnorm import Normalised
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,40 @@ def check(name: str, value: float, fine: bool, rule: str) -> None:
 S = TypeVar("S", bound=StepSettings)
 
 
+Ball = tuple[Tensor, Tensor]
+"""Centre and radius of an interval, (B, *shape) each."""
+
+
+@dataclass(eq=False)
+class Kept:
+    """What one part of a step's loss computes and another may read.
+
+    graph: the network of this step, with its BatchNorm fixed by the clean batch; clean: logits of the clean batch;
+    box: the ball of every node over the step's box; bounded: the same over the box that the objective bounds, if that
+    is another one.
+    """
+
+    graph: Network | None = None
+    clean: Tensor | None = None
+    box: list[Ball] | None = None
+    bounded: list[Ball] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """x: (B, C, H, W) in [0, 1], augmented; y: (B,); index: (B,), positions among the training images."""
+    """x: (B, C, H, W) in [0, 1], augmented; y: (B,); index: (B,), positions among the training images.
+
+    share: of eps, the radius of the interval bounds in this step; less than 1 while it is raised.
+    """
 
     x: Tensor
     y: Tensor
     index: Tensor
+    share: Tensor | float = 1.0
+    kept: Kept = field(default_factory=Kept)
 
 
-def pixel_box(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def pixel_box(x: Tensor, eps: float | Tensor) -> tuple[Tensor, Tensor]:
     """The ends of the eps-box around x within [0, 1]."""
     return (x - eps).clamp(min=0.0), (x + eps).clamp(max=1.0)
 
@@ -60,6 +85,7 @@ class Task:
 
     settings: those of the run, of every objective and regulariser; each asks for its own with `own`.
     network: the model's graph with live parameters, None where training mode differs from evaluation mode (BatchNorm).
+    normalised: of a network with BatchNorm, the graph that the clean batch completes; only for objectives with bounds.
     memory: what the objective remembers of each training image, (N, C, H, W) each, changed in place.
     """
 
@@ -68,6 +94,7 @@ class Task:
     generator: torch.Generator
     network: Network | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
+    normalised: Normalised | None = None
 
     def own(self, kind: type[S]) -> S:
         """The settings, as those of one objective or regulariser."""
@@ -84,8 +111,12 @@ Regulariser = Callable[[Task, Batch], Tensor]
 
 @dataclass(frozen=True)
 class Objective:
-    """memory: names of the tensors it keeps per training image; begin_epoch(task, epoch) may reset them."""
+    """memory: names of the tensors it keeps per training image; begin_epoch(task, epoch) may reset them.
+
+    bounds: it bounds the network, and so needs its graph.
+    """
 
     loss: Loss
     memory: tuple[str, ...] = ()
     begin_epoch: Callable[[Task, int], None] | None = None
+    bounds: bool = False

@@ -19,8 +19,8 @@ _IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itr
 
 
 @torch.no_grad()
-def lower(traced: fx.GraphModule, example: Tensor) -> Network:
-    """The graph of an fx graph. example: (batch, *input_shape), only used for shapes.
+def lower(traced: fx.GraphModule, example: Tensor, fold: bool = True) -> Network:
+    """The graph of an fx graph. example: (batch, *input_shape), only used for shapes; fold: see `trace`.
 
     Runs without gradients, so that tensors computed on the way are detached snapshots while parameters used directly
     stay live.
@@ -28,7 +28,7 @@ def lower(traced: fx.GraphModule, example: Tensor) -> Network:
     walk = _Walk(traced, example)
     for node in traced.graph.nodes:
         walk.visit(node)
-    return walk.result()
+    return walk.result(fold)
 
 
 class _Walk:
@@ -53,7 +53,7 @@ class _Walk:
             else:
                 self.values[node] = self._concrete(node, args, kwargs)
 
-    def result(self) -> Network:
+    def result(self, fold: bool) -> Network:
         if not isinstance(self.output, Ref):
             raise UnsupportedOperationError(
                 "the network must return one tensor that depends on its input; wrap it in a module that does."
@@ -63,7 +63,9 @@ class _Walk:
                 f"the network's output has shape {self.output.shape} (without the batch axis), but it must be a "
                 "vector; flatten it at the end of forward."
             )
-        return simplify(Network(tuple(self.build.nodes), self.output.position), self.build.foldable)
+        return simplify(
+            Network(tuple(self.build.nodes), self.output.position), self.build.foldable if fold else frozenset()
+        )
 
     def _placeholder(self, node: fx.Node) -> Any:
         if not self.build.nodes:

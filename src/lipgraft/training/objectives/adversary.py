@@ -18,8 +18,10 @@ from lipgraft.training.task import Batch, StepSettings, Task, check, pixel_box
 class AttackSettings(StepSettings):
     """Of every objective that attacks."""
 
-    attack_steps: int = setting(10, "Steps of the attack inside pgd and trades.")
-    attack_step_size: float | None = setting(None, "Step of the attack as a multiple of eps; by default its own.")
+    attack_steps: int = setting(10, "Steps of the attack inside pgd, trades and certified objectives.")
+    attack_step_size: float | None = setting(
+        None, "Step of the attack as a multiple of its radius; by default its own."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.settings import setting
-from lipgraft.training.regularisers.intervals import pre_activations
+from lipgraft.training.intervals import pre_activations
 from lipgraft.training.task import Batch, StepSettings, Task, check
 
 

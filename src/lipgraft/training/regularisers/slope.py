@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lipgraft.settings import setting
-from lipgraft.training.regularisers.intervals import pre_activations
+from lipgraft.training.intervals import pre_activations
 from lipgraft.training.task import Batch, StepSettings, Task, check
 
 INNER = {"printed": 1.0, "symmetric": 2.0}

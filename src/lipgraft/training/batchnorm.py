@@ -1,0 +1,87 @@
+"""BatchNorm in certified training: the statistics of the clean batch, for every pass of the step.
+
+Points under attack, and intervals, have no statistics that would mean anything. So the clean batch goes through the
+network once; what each BatchNorm sees there makes it a scale and a shift, and the network an ordinary one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from lipgraft.network.build import trace
+from lipgraft.network.graph import Conv, Linear, Network, Scale
+from lipgraft.network.lowering.naming import call_names
+from lipgraft.network.tracing import trace_fx
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
+
+
+@dataclass(frozen=True, eq=False)
+class Normalised:
+    """network: the graph with a Scale for each BatchNorm; layers: the modules, by the Scale's position."""
+
+    network: Network
+    layers: Mapping[int, BatchNorm]
+
+    @staticmethod
+    def of(model: nn.Module, shape: tuple[int, ...]) -> Normalised | None:
+        """None where some BatchNorm does not follow a convolution or linear layer, or keeps no running mean."""
+        calls = trace_fx(model)
+        named = {
+            name: calls.get_submodule(str(call.target))
+            for call, name in call_names(calls).items()
+            if call.op == "call_module"
+        }
+        network = trace(model, shape, fold=False)
+        layers: dict[int, BatchNorm] = {}
+        for i, node in enumerate(network.nodes):
+            module = named.get(node.name)
+            if not isinstance(module, BatchNorm) or not isinstance(node, Scale) or module.momentum is None:
+                continue
+            if isinstance(network.nodes[node.inputs[0]], Conv | Linear):
+                layers[i] = module
+        every = {module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)}
+        return Normalised(network, layers) if every == set(layers.values()) else None
+
+    def at(self, x: Tensor) -> tuple[Network, Tensor]:
+        """The network by the statistics of the clean batch x, and its logits there; running statistics follow."""
+        nodes = list(self.network.nodes)
+        values: list[Tensor] = []
+        for i, node in enumerate(nodes):
+            inputs = [values[k] for k in node.inputs]
+            if i in self.layers:
+                assert isinstance(node, Scale)
+                nodes[i] = node = _by_batch(node, self.layers[i], inputs[0])
+            values.append(node.forward(*inputs) if inputs else x)
+        return Network(tuple(nodes), self.network.output), values[self.network.output]
+
+
+def _by_batch(node: Scale, layer: BatchNorm, z: Tensor) -> Scale:
+    """weight (z - mean) / sqrt(var + eps) + bias as scale and shift, with gradients through mean and variance."""
+    axes = [0, *range(2, z.ndim)]
+    var, mean = torch.var_mean(z.to(torch.promote_types(z.dtype, torch.float32)), axes, correction=0)
+    _follow(layer, mean.detach(), var.detach(), z.numel() // z.shape[1])
+    scale = torch.rsqrt(var + layer.eps)
+    if layer.weight is not None:
+        scale = scale * layer.weight
+    shift = -mean * scale
+    if layer.bias is not None:
+        shift = shift + layer.bias
+    per_channel = (-1, *[1] * (z.ndim - 2))
+    return replace(node, scale=scale.reshape(per_channel), shift=shift.reshape(per_channel))
+
+
+@torch.no_grad()
+def _follow(layer: BatchNorm, mean: Tensor, var: Tensor, count: int) -> None:
+    """Running statistics as PyTorch keeps them: the variance that of a sample."""
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    assert layer.num_batches_tracked is not None
+    assert layer.momentum is not None
+    layer.running_mean.lerp_(mean, layer.momentum)
+    layer.running_var.lerp_(var * (count / max(count - 1, 1)), layer.momentum)
+    layer.num_batches_tracked.add_(1)

@@ -1,0 +1,78 @@
+"""What certified objectives share: their attack, lower bounds of the margins, and the share of clean images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lipgraft.attacks.ascent import ascend, random_start
+from lipgraft.attacks.methods import cross_entropy, pgd_steps
+from lipgraft.network.graph import Network
+from lipgraft.settings import setting
+from lipgraft.training.intervals import box_balls, clean_logits, exact_products, graph_of, margin_bounds
+from lipgraft.training.objectives.adversary import AttackSettings
+from lipgraft.training.tangent import value
+from lipgraft.training.task import Batch, Task, check, pixel_box
+
+
+@dataclass(frozen=True)
+class CertifiedSettings(AttackSettings):
+    """Of every certified objective."""
+
+    clean_share: float = setting(0.0, "Share of cross-entropy on clean images in the loss of certified objectives.")
+    attack_reach: float = setting(
+        1.0, "Radius of the attack in mtl-ibp, cc-ibp, exp-ibp and sabr, as a multiple of eps; it is raised as eps is."
+    )
+    attack_restarts: int = setting(1, "Random starts of that attack, the worst of which counts for each image.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("clean_share", self.clean_share, 0 <= self.clean_share <= 1, "in [0, 1]")
+        check("attack_reach", self.attack_reach, self.attack_reach > 0, "a finite number > 0")
+        check("attack_restarts", self.attack_restarts, self.attack_restarts >= 1, "a whole number >= 1")
+
+
+def verified_loss(margins: Tensor, y: Tensor) -> Tensor:
+    """CE(-m, y): with lower bounds m of f_y - f_j and 0 at j = y, an upper bound of the loss within the box."""
+    return F.cross_entropy(-margins, y)
+
+
+def interval_margins(task: Task, batch: Batch) -> Tensor:
+    """Lower bounds of f_y - f_j over the step's box, by interval arithmetic. (B, n)."""
+    balls = box_balls(task, batch)
+    with exact_products(task, batch.x.device):
+        return margin_bounds(graph_of(task, batch), balls, batch.y)
+
+
+def with_clean(task: Task, batch: Batch, loss: Tensor) -> Tensor:
+    """(1 - share) loss + share CE(f(x), y)."""
+    share = task.own(CertifiedSettings).clean_share
+    return (1 - share) * loss + share * F.cross_entropy(clean_logits(task, batch), batch.y) if share else loss
+
+
+def reach(task: Task, batch: Batch) -> float | Tensor:
+    """The radius of the attack in this step."""
+    settings = task.own(CertifiedSettings)
+    return settings.attack_reach * settings.eps * batch.share
+
+
+def attacked(task: Task, batch: Batch, network: Network) -> Tensor:
+    """The end of an ascent of cross-entropy from a random start, for each image the worst of all starts."""
+    settings, radius = task.own(CertifiedSettings), reach(task, batch)
+    starts = settings.attack_restarts
+    x, y = torch.cat([batch.x] * starts), batch.y.repeat(starts)
+    lower, upper = pixel_box(x, radius)
+    start = random_start(x, radius, lower, upper, task.generator)
+    steps = pgd_steps(settings.attack_steps, settings.attack_step_size)
+    forward = partial(value, network)
+    end, _ = ascend(forward, start, lower, upper, lambda logits: cross_entropy(logits, y), eps=radius, steps=steps)
+    if starts == 1:
+        return end
+    with torch.no_grad():
+        worst = cross_entropy(forward(end), y).view(starts, -1).argmax(0)
+    place = worst * len(batch.x) + torch.arange(len(batch.x), device=end.device)
+    return torch.empty_like(batch.x).copy_(end.index_select(0, place))  # in the memory layout of the images
