@@ -15,6 +15,7 @@ from lipgraft.network.graph import (
     Network,
     Node,
     Pad,
+    Pick,
     Reshape,
     Scale,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "Network",
     "Node",
     "Pad",
+    "Pick",
     "Ref",
     "Reshape",
     "Scale",

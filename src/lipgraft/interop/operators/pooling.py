@@ -33,17 +33,6 @@ def global_average_pool(call: Call) -> Value:
     return call.emit(nn.AdaptiveAvgPool2d(1), call.image(call.value()))
 
 
-@imports("ReduceMean")
-def reduce_mean(call: Call) -> Value:
-    """The mean over rows and columns is global average pooling."""
-    value = call.value()
-    axes = call.integers("axes", 1) or []
-    if len(value.shape) != 4 or sorted(axis % 4 for axis in axes) != [2, 3]:
-        raise call.unsupported(f"only the mean over rows and columns of an image is known; axes {axes}")
-    pooled = call.emit(nn.AdaptiveAvgPool2d(1), call.image(value))
-    return pooled if call.attribute("keepdims", 1) else call.reshaped(pooled, pooled.shape[:2])
-
-
 @imports("MaxPool")
 def max_pool(call: Call) -> Value:
     image = call.image(call.value())
