@@ -144,10 +144,14 @@ class Call:
 
 
 class Importer:
-    """Walks the nodes of a file in order. deadline: by time.monotonic; after it, OutOfTime is raised."""
+    """Walks the nodes of a file in order. deadline: by time.monotonic; after it, OutOfTime is raised.
 
-    def __init__(self, file: OnnxFile, deadline: float = math.inf) -> None:
-        self.file, self.deadline = file, deadline
+    drop_softmax: a Softmax at the end is left out. It is monotone: the order of the outputs stays as it is.
+    """
+
+    def __init__(self, file: OnnxFile, deadline: float = math.inf, *, drop_softmax: bool = False) -> None:
+        self.file, self.deadline, self.drop_softmax = file, deadline, drop_softmax
+        self.dropped: str | None = None
         self.dtype = getattr(torch, file.dtype)
         self.layers: dict[str, nn.Module] = {}
         self.steps: list[Step] = []
@@ -171,7 +175,7 @@ class Importer:
         if output.laid != (size,) or not self.steps or self.steps[-1].layer != output.layer:
             self.emit(View((size,)), (output,), (1, size), self.file.model.graph.node[-1])
         self._fold_biases()
-        return OnnxNetwork(self.file.input_shape, self.layers, self.steps).eval()
+        return OnnxNetwork(self.file.input_shape, self.layers, self.steps, self.dropped).eval()
 
     def _fold_biases(self) -> None:
         """MatMul + Add is one linear layer: the constant becomes its bias, where nothing else reads the product.
@@ -222,7 +226,7 @@ class Importer:
         if isinstance(layer, View | nn.ZeroPad2d) and node.op_type != "Pad":
             base = f"{base}_{'view' if isinstance(layer, View) else 'pad'}"
         name, number = base, 2
-        while name in self.layers or hasattr(OnnxNetwork, name) or name in ("input_shape", "steps"):
+        while name in self.layers or hasattr(OnnxNetwork, name) or name in ("input_shape", "steps", "dropped"):
             name, number = f"{base}_{number}", number + 1
         return name
 

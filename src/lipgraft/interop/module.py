@@ -23,10 +23,20 @@ class Step:
 
 
 class OnnxNetwork(nn.Module):
-    """x: (B, *input_shape) -> (B, outputs). Layers are attributes, named after the file's nodes."""
+    """x: (B, *input_shape) -> (B, outputs). Layers are attributes, named after the file's nodes.
 
-    def __init__(self, input_shape: Sequence[int], layers: Mapping[str, nn.Module], steps: Sequence[Step]) -> None:
+    dropped: the monotone operator at the file's end, Softmax or LogSoftmax, that the module leaves out; mostly None.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        layers: Mapping[str, nn.Module],
+        steps: Sequence[Step],
+        dropped: str | None = None,
+    ) -> None:
         super().__init__()
+        self.dropped = dropped
         self.input_shape = tuple(input_shape)
         self.steps = tuple(steps)
         for name, layer in layers.items():

@@ -20,7 +20,7 @@ class VnnResult:
     """status: "unsat" only with a proof, "sat" only with a counterexample that onnxruntime confirmed.
 
     reason: why it is "unknown" or "error". method: the stage that decided, or the last one that ran. seconds: of wall
-    time, reading the files included.
+    time, reading the files included. note: what was done to the question that a reader should know.
     """
 
     status: Word
@@ -28,6 +28,7 @@ class VnnResult:
     reason: str | None = None
     method: str | None = None
     seconds: float = 0.0
+    note: str | None = None
 
     def text(self) -> str:
         """The content of a results file: the word, and for "sat" the values of all variables."""

@@ -17,6 +17,13 @@ class Conjunction:
     A: Tensor
     b: Tensor
 
+    @property
+    def only_compares(self) -> bool:
+        """Whether every row says that one output is at most another: then only the outputs' order counts."""
+        a, b = self.A.amax(1), self.A.amin(1)
+        pairs = ((self.A != 0).sum(1) == 2) & (a == -b)
+        return bool((pairs & (self.b == 0)).all())
+
     def excess(self, y: Tensor) -> Tensor:
         """max_i (A_i y - b_i), for y (B, outputs) -> (B,): at most 0 exactly where all rows hold."""
         return (y.to(self.A) @ self.A.T - self.b).amax(1)

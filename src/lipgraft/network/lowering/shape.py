@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipgraft.network.graph import Add, Pick
+from lipgraft.network.graph import Add
 from lipgraft.network.lowering.builder import Builder, Ref
 from lipgraft.network.lowering.registry import lowers_function, lowers_method, lowers_module
 
@@ -42,8 +42,8 @@ def _moving(name: str) -> Callable[..., Any]:
     return handler
 
 
-_BOTH = ("chunk", "flatten", "flip", "index_select", "movedim", "narrow", "permute", "reshape", "roll", "select", "split",
-         "squeeze", "swapaxes", "swapdims", "transpose", "unbind", "unflatten", "unsqueeze")  # fmt: skip
+_BOTH = ("chunk", "flatten", "flip", "index_select", "movedim", "narrow", "permute", "reshape", "roll", "select",
+         "split", "squeeze", "swapaxes", "swapdims", "transpose", "unbind", "unflatten", "unsqueeze")  # fmt: skip
 for _name in _BOTH:
     lowers_function(getattr(torch, _name))(lowers_method(_name)(_moving(_name)))
 for _name in ("expand", "repeat", "view"):
