@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipgraft.interop.declarations import TensorName
+
 
 @dataclass(frozen=True, eq=False)
 class Conjunction:
@@ -51,11 +53,14 @@ class Specification:
 
     expand(deadline): the regions one after the other. There may be far more of them than fit into memory, or into the
     time until the deadline (time.monotonic), after which OutOfTime is raised.
+    x, y: what a file of version 2.0 calls the input and the output; None for X_0 .. and Y_0 ..
     """
 
     inputs: int
     outputs: int
     expand: Callable[[float], Iterator[Region]]
+    x: TensorName | None = None
+    y: TensorName | None = None
 
     @property
     def regions(self) -> tuple[Region, ...]:

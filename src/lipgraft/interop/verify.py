@@ -121,7 +121,7 @@ def verify_specification(
     except OutOfTime:
         answer = VnnResult("timeout")
     note = None if dropped is None else f"the network's final {dropped} is left out: only the outputs' order counts"
-    return replace(answer, note=note)
+    return replace(answer, note=note, names=(specification.x, specification.y))
 
 
 def _answer(
