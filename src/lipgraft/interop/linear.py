@@ -90,4 +90,6 @@ def _word(token: str, where: str, names: Names) -> Sum:
         return Sum({found: 1.0}, 0.0)
     if NUMBER.fullmatch(token):
         return Sum({}, float(token))
-    raise VnnlibError(f"{where}: {show(token)!r} is neither a number nor a variable such as X_0 or Y_0, or X[0] in VNNLIB 2.0.")
+    raise VnnlibError(
+        f"{where}: {show(token)!r} is neither a number nor a variable such as X_0 or Y_0, or X[0] in VNNLIB 2.0."
+    )

@@ -16,9 +16,7 @@ NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 DEEPEST = 100
 # A comment, a string, a quoted symbol, a bracket, a word; a quote that is never closed comes out alone. What stands in
 # square brackets is a part of its word, as in X[0, 1].
-_TOKEN = re.compile(
-    r""";[^\r\n]*|"[^"]*"|\|[^|]*\||[()]|(?:\[[^\]();"|\r\n]*\]|[^\s();"|\[])+|["|\[]""", re.ASCII
-)
+_TOKEN = re.compile(r""";[^\r\n]*|"[^"]*"|\|[^|]*\||[()]|(?:\[[^\]();"|\r\n]*\]|[^\s();"|\[])+|["|\[]""", re.ASCII)
 _SYMBOL = re.compile(r"[\w~!@$%^&*+=<>.?/-]+", re.ASCII)
 _NAMES = {'"': "string", "|": "quoted symbol", "[": "pair of square brackets"}
 _BETWEEN_LOOKS = 1 << 14  # tokens between two looks at the clock

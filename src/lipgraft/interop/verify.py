@@ -160,7 +160,7 @@ def _half(deadline: float) -> float:
 def _attacked(
     subject: Subject, specification: Specification, until: float, settings: VerifySettings, effort: Effort
 ) -> VnnResult | None:
-    """"sat" if an ascent finds a violation. until: by time.monotonic."""
+    """ "sat" if an ascent finds a violation. until: by time.monotonic."""
     regions = specification.expand(until)
     network, judge, like = subject.network, subject.judge, subject.like
     try:
@@ -241,14 +241,14 @@ def _check_counts(subject: Subject, specification: Specification, where: str) ->
 
 
 def _order_alone(specification: Specification, dropped: str, where: str) -> Specification:
-    """The specification, whose regions may only compare outputs with each other: the network's last node is left out."""
+    """The specification, whose regions may only compare outputs with each other, as the last node is left out."""
 
     def expand(until: float) -> Iterator[Region]:
         for region in specification.expand(until):
             if not all(disjunct.only_compares for disjunct in region.disjuncts):
                 raise VnnlibError(
-                    f"{where} asks for more than the order of the outputs, and the network ends in {dropped}; export it "
-                    f"without {dropped}, and write the property for its inputs."
+                    f"{where} asks for more than the order of the outputs, and the network ends in {dropped}; export "
+                    f"it without {dropped}, and write the property for its inputs."
                 )
             yield region
 
