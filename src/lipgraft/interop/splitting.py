@@ -1,8 +1,8 @@
 """Branch and bound on inputs: for networks with few of them, halving boxes is a complete method.
 
-Every box is bounded by CROWN. One that is not proved is cut in half across the input that its worst bound depends on
-most, and both halves go back on the pile. The boxes of all regions of a property lie on one pile and are bounded
-together.
+Every box is bounded by CROWN, and so are mixtures of rows that must hold together. A box that is not proved is cut in
+half across the input that could give its rows most of what they lack, and both halves go back on the pile. The boxes of
+all regions of a property lie on one pile and are bounded together.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from lipgraft.bounds.crown import prepare, specification_bounds
 from lipgraft.bounds.geometry import at_input, input_like
+from lipgraft.bounds.memory import Late
 from lipgraft.box import Box
 from lipgraft.interop.replay import Counterexample, replay
 from lipgraft.interop.result import Word
@@ -30,6 +32,8 @@ BATCH = {"cpu": 512, "cuda": 16384}  # boxes bounded together
 NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 29}  # of the largest array that this needs
 TOGETHER = 4096  # regions whose boxes share a pile
 TRIED = 3  # points of a batch that onnxruntime is asked about
+MIXTURES = 12  # steps in which rows of a disjunct are mixed
+TINY = 1e-9
 NARROW = 2e-5  # of the whole box: below this, rounding decides, and cutting on proves nothing
 
 
@@ -67,13 +71,17 @@ def _decide(network: Network, regions: list[Region], judge: OnnxRuntime, deadlin
     widest = max(math.prod(node.shape) for node in network.nodes)
     most = NUMBERS.get(device, NUMBERS["cpu"]) // widest // max(widest, questions.limit.shape[1])
     room = max(1, min(BATCH.get(device, BATCH["cpu"]), most))
+
+    def late() -> bool:
+        return time.monotonic() > deadline
+
     pile, done, unknown = [questions.boxes()], 0, False
     while pile:
-        if time.monotonic() > deadline:
+        if late():
             return Split("timeout", None, done)
         boxes = _take(pile, room)
         done += len(boxes.asked)
-        excess, weight = _bounded(network, boxes, questions, sound)
+        excess, weight, slopes = _bounded(network, boxes, questions, sound, late)
         corner = torch.where(weight > 0, boxes.lower, boxes.upper)
         found = _violation(network, boxes, corner, questions, regions, judge)
         if found is not None:
@@ -81,14 +89,15 @@ def _decide(network: Network, regions: list[Region], judge: OnnxRuntime, deadlin
         left = ~(excess > 0)  # NaN proves nothing
         if not bool(left.any()):
             continue
-        open_, weight = boxes.at(left), weight[left]
+        open_, slopes = boxes.at(left), slopes[left]
         width = open_.upper - open_.lower
         share = width / questions.width[open_.asked]
         narrow = share.nan_to_num(nan=0.0).amax(1) < NARROW
         if bool(narrow.any()):
             unknown = True
-            open_, weight, width, share = open_.at(~narrow), weight[~narrow], width[~narrow], share[~narrow]
-        score = torch.where(share >= NARROW, weight.abs() * width + 1e-9 * share, -1.0)
+            open_, slopes, width, share = open_.at(~narrow), slopes[~narrow], width[~narrow], share[~narrow]
+        # A side that was cut less often is worth more: what a bound does not depend on here it may depend on later.
+        score = torch.where(share >= NARROW, (slopes.abs() * width + TINY) * share, -1.0)
         pile.append(_halved(open_, score.argmax(1)))
     return Split("unknown" if unknown else "unsat", None, done)
 
@@ -146,18 +155,29 @@ class _Questions:
         """Every region whole."""
         return _Boxes(self.lower, self.upper, torch.arange(len(self.lower), device=self.lower.device))
 
+    @cached_property
+    def joins(self) -> bool:
+        """Whether any disjunct has several rows."""
+        return bool((self.disjunct[:, 1:] == self.disjunct[:, :-1]).any())
+
+    def best(self, rows: Tensor, groups: Tensor) -> Tensor:
+        """The largest of each disjunct's rows: (N, K) -> (N, D). A NaN counts as -inf."""
+        rows = torch.where(rows.isnan(), -torch.inf, rows)
+        return rows.new_full((len(rows), self.count), -torch.inf).scatter_reduce(1, groups, rows, "amax")
+
+    def present(self, groups: Tensor) -> Tensor:
+        """Which disjuncts there are: (N, D)."""
+        return torch.zeros(len(groups), self.count, dtype=torch.bool, device=groups.device).scatter(1, groups, True)
+
     def worst(self, rows: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
         """For values of rows less their limits, (N, K): the least over disjuncts of each one's largest, and its row.
 
-        Above 0 exactly where no disjunct can hold. A NaN counts as -inf.
+        Above 0 exactly where no disjunct can hold.
         """
-        rows = torch.where(rows.isnan(), -torch.inf, rows)
         groups = self.disjunct[asked]
-        best = rows.new_full((len(rows), self.count), -torch.inf).scatter_reduce(1, groups, rows, "amax")
-        present = torch.zeros_like(best, dtype=torch.bool).scatter(1, groups, torch.ones_like(groups, dtype=torch.bool))
-        worst, which = torch.where(present, best, torch.inf).min(1)
-        row = torch.where(groups == which[:, None], rows, -torch.inf).argmax(1)
-        return worst, row
+        worst, which = torch.where(self.present(groups), self.best(rows, groups), torch.inf).min(1)
+        rows = torch.where(rows.isnan(), -torch.inf, rows)
+        return worst, torch.where(groups == which[:, None], rows, -torch.inf).argmax(1)
 
 
 def _take(pile: list[_Boxes], room: int) -> _Boxes:
@@ -174,18 +194,83 @@ def _take(pile: list[_Boxes], room: int) -> _Boxes:
     return _Boxes(*joined)
 
 
-def _bounded(network: Network, boxes: _Boxes, questions: _Questions, sound: bool) -> tuple[Tensor, Tensor]:
-    """For each box how far it is from a violation at least (N,), and the coefficients of that bound (N, inputs)."""
-    shape, count = network.input_shape, len(boxes.asked)
+def _bounded(
+    network: Network, boxes: _Boxes, questions: _Questions, sound: bool, late: Late
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each box how far it is from a violation at least (N,), the coefficients of that bound (N, inputs), and how
+    much of what its rows lack each input could give them, per length.
+    """
+    shape, root = network.input_shape, input_like(network)
     box = Box(boxes.lower.view(-1, *shape), boxes.upper.view(-1, *shape))
-    prepared = prepare(network, box, sound_for=torch.float64 if sound else None)
+    prepared = prepare(network, box, sound_for=torch.float64 if sound else None, late=late)
     record: dict[int, Tensor] = {}
-    bounds = specification_bounds(prepared, questions.A[boxes.asked].unsqueeze(1), record=record)[:, 0]
-    limits = questions.limit[boxes.asked]
-    # The difference rounds to 0 only where both are equal, and never to the other side.
-    worst, row = questions.worst(bounds - limits, boxes.asked)
-    at_root = record[0][:, 0][torch.arange(count, device=row.device), row]
-    return worst, at_input(network, input_like(network), at_root).flatten(1)
+    A, limits, groups = questions.A[boxes.asked], questions.limit[boxes.asked], questions.disjunct[boxes.asked]
+    # A difference rounds to 0 only where both are equal, and never to the other side.
+    excess = specification_bounds(prepared, A.unsqueeze(1), record=record)[:, 0] - limits
+    worst, row = questions.worst(excess, boxes.asked)
+    single_rows = record[0][:, 0]
+    weight = _row(at_input(network, root, single_rows), row)
+    if not questions.joins or bool((worst > 0).all()):
+        return worst, weight, weight
+    ends = [end.flatten(1) for end in prepared.intervals[root]]
+    share = _mixed(excess, single_rows.flatten(2), ends[0], ends[1], groups, questions.count)
+    mixture = share.new_zeros(*share.shape, questions.count).scatter(2, groups.unsqueeze(2), share.unsqueeze(2))
+    largest = torch.maximum(*(end.abs() for end in prepared.intervals[network.output]))
+    joint, allowed = _joined(mixture, A, limits, largest)
+    joint_excess = specification_bounds(prepared, joint.unsqueeze(1), record=record)[:, 0] - allowed
+    joint_excess = torch.where(joint_excess.isnan(), -torch.inf, joint_excess)
+    single = questions.best(excess, groups)
+    better = torch.maximum(single, joint_excess)
+    worst, which = torch.where(questions.present(groups), better, torch.inf).min(1)
+    weight = _row(at_input(network, root, record[0][:, 0]), which)
+    lacking = torch.where(groups == which[:, None], -excess, torch.inf).clamp(min=TINY)
+    slopes = (at_input(network, root, single_rows).flatten(2).abs() / lacking.unsqueeze(2)).sum(1)
+    return worst, weight, slopes + weight.abs() / worst.abs().clamp(min=TINY)[:, None]
+
+
+def _row(coefficients: Tensor, row: Tensor) -> Tensor:
+    """One row of each box: (N, K, *shape), (N,) -> (N, inputs)."""
+    return coefficients[torch.arange(len(row), device=row.device), row].flatten(1)
+
+
+def _mixed(bounds: Tensor, rows: Tensor, low: Tensor, high: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Shares of the rows of each disjunct whose mixture has a large bound: (N, K), those of a disjunct sum to 1.
+
+    All rows of a disjunct hold together, so any mixture of them must hold too. The rows' lower bounds are lines
+    l(x) = a x + c on the box (bounds: their least values, rows: a, (N, K, n)); the least value of a mixture is concave
+    in the shares, and its gradient is l at the mixture's corner.
+    """
+    base = bounds - torch.minimum(rows * low[:, None], rows * high[:, None]).sum(2)
+    base = torch.where(base.isfinite(), base, 0.0)
+    rows = torch.where(rows.isfinite(), rows, 0.0)
+    weight, chosen = torch.zeros_like(base), torch.zeros_like(base)
+    record = base.new_full((len(base), count), -torch.inf)
+    places = groups.unsqueeze(2).expand_as(rows)
+    for step in range(1, MIXTURES + 1):
+        top = base.new_full((len(base), count), -torch.inf).scatter_reduce(1, groups, weight, "amax")
+        share = (weight - top.gather(1, groups)).exp()
+        share = share / share.new_zeros(len(base), count).scatter_add(1, groups, share).gather(1, groups)
+        mixed = rows.new_zeros(len(rows), count, rows.shape[2]).scatter_add(1, places, rows * share.unsqueeze(2))
+        corner = torch.where(mixed > 0, low[:, None], high[:, None]).gather(1, places)
+        lines = (rows * corner).sum(2) + base
+        value = rows.new_zeros(len(rows), count).scatter_add(1, groups, share * lines)
+        chosen = torch.where((value > record).gather(1, groups), share, chosen)
+        record = torch.maximum(record, value)
+        size = lines.new_zeros(len(rows), count).scatter_reduce(1, groups, lines.abs(), "amax").gather(1, groups)
+        weight = weight + 4.0 / math.sqrt(step) * lines / size.clamp(min=1e-30)
+    return chosen
+
+
+def _joined(mixture: Tensor, A: Tensor, limits: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """The mixtures of rows, (N, D, outputs), and the limits that they keep in real numbers, (N, D).
+
+    mixture: (N, K, D), >= 0; largest: the outputs' absolute values at most, (N, outputs). Rounding the mixture moves it
+    by at most gamma times the absolute values that it adds up.
+    """
+    joint = torch.einsum("nkd,nko->ndo", mixture, A)
+    size = torch.einsum("nkd,nk->nd", mixture, limits.abs() + (A.abs() * largest[:, None]).sum(2))
+    gamma = 4.0 * (mixture.shape[1] + A.shape[2] + 2) * 2.0**-53
+    return joint, torch.einsum("nkd,nk->nd", mixture, limits) + gamma * size
 
 
 def _violation(

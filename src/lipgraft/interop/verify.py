@@ -35,7 +35,7 @@ from lipgraft.rounding import inner_box
 from lipgraft.verification import VerifySettings, verify_stream
 
 PathLike = str | os.PathLike[str]
-HALVED = 6  # free inputs up to which boxes are halved before anything else is tried
+HALVED = 6  # free inputs up to which boxes are halved and nothing else is tried
 ATTACKED = 64  # regions that are few enough for a thorough attack on each
 CHECKED = 16  # points of a property at which the import is compared with onnxruntime
 
@@ -143,12 +143,22 @@ def _answer(
         found = _attacked(subject, specification, _half(deadline), settings, THOROUGH)
         if found is not None:
             return found
-    if free > HALVED and count <= ATTACKED:  # neurons may be fewer than boxes; if not, boxes get the rest of the time
-        tried = _decide_all(subject, specification, count, _half(deadline), settings, None)
-        if tried.status in ("sat", "unsat"):
-            return tried
-    sound = settings.arithmetic == "sound"
-    split = split_inputs(subject.exact, specification.expand(deadline), subject.judge, deadline, sound=sound)
+    now = time.monotonic()
+    few = free <= HALVED or count > ATTACKED
+    answer = _split(subject, specification, deadline if few else now + (deadline - now) / 8, settings)
+    if few or answer.status in ("sat", "unsat"):
+        return answer
+    tried = _decide_all(subject, specification, count, _half(deadline), settings, None)  # neurons may be easier
+    return tried if tried.status in ("sat", "unsat") else _split(subject, specification, deadline, settings)
+
+
+def _split(subject: Subject, specification: Specification, until: float, settings: VerifySettings) -> VnnResult:
+    """All regions by halving boxes."""
+    regions, sound = specification.expand(until), settings.arithmetic == "sound"
+    try:
+        split = split_inputs(subject.exact, regions, subject.judge, until, sound=sound)
+    except OutOfTime:
+        return VnnResult("timeout", method="input-splitting")
     return VnnResult(split.status, split.counterexample, method="input-splitting")
 
 
