@@ -171,7 +171,7 @@ def _gather(reader: _Reader, names: list[str], known: dict[str, Any]) -> Node:
     source, shape = reader.value(names[0])
     index = np.array(reader.whole(names[1]))
     need(known["axis"] == 1 and len(shape) == 1 and index.size > 0, "Gather must pick numbers of a flat input.")
-    need(0 <= index.min() and index.max() < shape[0], "Gather picks a number that its input does not have.")
+    need(index.min() >= 0 and index.max() < shape[0], "Gather picks a number that its input does not have.")
     return Pick((source,), index.shape, index=index, count=shape[0])
 
 
