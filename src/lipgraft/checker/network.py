@@ -153,7 +153,7 @@ class Pick(Node):
 
     def back(self, rows: Array) -> tuple[Array, ...]:
         out = np.zeros((len(rows), self.count), rows.dtype)
-        np.add.at(out, (slice(None), self.index), rows)
+        np.add.at(out.T, self.index, rows.T)
         return (out,)
 
 

@@ -238,7 +238,7 @@ def vnncomp_command(
     lines = []
     for row in rows:
         best = best_tool(row)
-        theirs = row["tools"][best] if best else {"solved": "-", "median": None}
+        theirs: Mapping[str, Any] = row["tools"][best] if best else {"solved": "-", "median": None}
         mine = [row[key] for key in ("name", "here", "asked", "solved", "wrong")]
         lines.append([*mine, _or_dash(row["median"], "{:.2f}"), best or "-", theirs["solved"],
                       _or_dash(theirs["median"], "{:.2f}")])  # fmt: skip

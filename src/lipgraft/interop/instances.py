@@ -103,8 +103,8 @@ def verify_instances(
     out: a folder that gets results.csv, line by line, and a results file per instance; by default `results` beside the
     csv. What stands there for the same files, seconds and settings is not done again, unless it was an error.
     timeout: seconds per instance, instead of the csv's; limit: the most, whatever the csv says. A file that cannot be
-    used makes its instance an "error". wanted: only these; every: of them only every so many-th, from the first. until:
-    when no further instance is begun, by time.monotonic; the summary then has those that are decided.
+    used makes its instance an "error". every: only every so many-th line, from the first; wanted: of them only these.
+    until: when no further instance is begun, by time.monotonic; the summary then has those that are decided.
     progress: called with how many are done, how many there are, and the result, after each that is not from before.
     certificates: a folder that gets a folder for every instance; one that was "unsat" before is proved again if its
     folder is not there.
@@ -118,7 +118,7 @@ def verify_instances(
     asked = _settings_mark(settings or VerifySettings())
     results: list[InstanceResult] = []
     reused = 0
-    chosen = [pair for pair in enumerate(instances) if wanted is None or pair[1] in wanted][::every]
+    chosen = [pair for pair in list(enumerate(instances))[::every] if wanted is None or pair[1] in wanted]
     for number, instance in chosen:
         seconds = min(instance.timeout if timeout is None else timeout, limit)
         files = found_file(table.parent / instance.onnx), found_file(table.parent / instance.vnnlib)

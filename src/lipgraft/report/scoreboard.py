@@ -79,10 +79,10 @@ def _listed(names: Sequence[str]) -> str:
 def _protocol(record: Record) -> str:
     settings, hardware = record["settings"], record["hardware"]
     limit = "the competition's limits" if settings["limit"] is None else f"at most {settings['limit']:g} s each"
-    share = "every instance" if settings["every"] == 1 else f"every {settings['every']}th instance"
+    share = "every instance" if settings["every"] == 1 else f"one instance in {settings['every']}"
     versions = record["versions"]
     return (
-        f"{share[0].upper()}{share[1:]}, {limit}; {hardware.get('gpu', hardware['processor'])}; "
+        f"{share[0].upper()}{share[1:]}, where its files were at hand, {limit}; {hardware.get('gpu', hardware['processor'])}; "
         f"lipgraft {versions.get('lipgraft', '')}, commit {versions.get('commit', 'unknown')}."
     )
 

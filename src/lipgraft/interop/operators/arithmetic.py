@@ -55,7 +55,8 @@ def extreme(call: Call) -> Value:
     largest = call.node.op_type == "Max"
     values = [part for part in call.inputs if isinstance(part, Value)]
     best = values[0]
-    for other in [*values[1:], *(part for part in call.inputs if isinstance(part, Tensor))]:
+    others: list[Value | Tensor] = [*values[1:], *(part for part in call.inputs if isinstance(part, Tensor))]
+    for other in others:
         best = _better(call, best, other, largest)
     return best
 

@@ -32,7 +32,7 @@ class Pick(Affine):
         return self.linear(lb), self.linear(ub)
 
     @cached_property
-    def terms(self) -> int:  # type: ignore[override]
+    def terms(self) -> int:
         """Going back, an input adds up what all of its copies get."""
         return int((self.index + 1).bincount()[1:].amax()) + 1 if bool((self.index >= 0).any()) else 1
 
