@@ -82,7 +82,8 @@ def _protocol(record: Record) -> str:
     share = "every instance" if settings["every"] == 1 else f"one instance in {settings['every']}"
     versions = record["versions"]
     return (
-        f"{share[0].upper()}{share[1:]}, where its files were at hand, {limit}; {hardware.get('gpu', hardware['processor'])}; "
+        f"{share[0].upper()}{share[1:]}, where its files were at hand, {limit}; "
+        f"{hardware.get('gpu', hardware['processor'])}; "
         f"lipgraft {versions.get('lipgraft', '')}, commit {versions.get('commit', 'unknown')}."
     )
 

@@ -82,11 +82,12 @@ class Builder:
         return replace(self.add(Reshape, x, part=part, shape=shape), memory=x.memory)
 
     def pick(self, x: Ref, index: Tensor, shape: Shape, *, part: str = "") -> Ref:
-        """The numbers of x at these places of a flat input (-1: zero), in another shape."""
+        """The numbers of x at these places of a flat input (-1: zero), in another shape. index: on the CPU."""
         if torch.equal(index, torch.arange(x.example[0].numel())):
             return self.reshape(x, shape, part=part)
+        copies = int((index + 1).bincount(minlength=2)[1:].amax())
         there = index.to(x.example.device)
-        return replace(self.add(Pick, x, part=part, shape=shape, index=there), memory=x.memory)
+        return replace(self.add(Pick, x, part=part, shape=shape, index=there, copies=copies), memory=x.memory)
 
     def activation(self, x: Ref, curve: Curve, graft: Graft | None = None) -> Ref:
         """An activation, with some neurons replaced by lines if a graft says so."""

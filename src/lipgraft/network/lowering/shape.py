@@ -18,7 +18,7 @@ from lipgraft.network.lowering.registry import lowers_function, lowers_method, l
 def _moved_by(build: Builder, x: Ref, function: Callable[[Tensor], Any]) -> Any:
     """What the function makes of x, once a numbered tensor has shown where it puts every number."""
     size = x.example[0].numel()
-    probe = torch.arange(x.example.numel()).reshape(x.example.shape)
+    probe = torch.arange(x.example.numel(), device=x.example.device).reshape(x.example.shape)
     try:
         result = function(probe)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
@@ -29,10 +29,11 @@ def _moved_by(build: Builder, x: Ref, function: Callable[[Tensor], Any]) -> Any:
 
 
 def _moved(build: Builder, x: Ref, result: Tensor, probe: Tensor, size: int) -> Ref:
+    owner = torch.arange(len(probe), device=probe.device)[:, None]
     rows = result.reshape(len(probe), -1) if result.ndim > 0 and len(result) == len(probe) else None
-    if rows is None or rows.shape[1] == 0 or bool((rows // size != torch.arange(len(probe))[:, None]).any()):
+    if rows is None or rows.shape[1] == 0 or bool((rows // size != owner).any()):
         raise build.unsupported("it must keep the batch axis, and at least one number of each input")
-    return build.pick(x, rows[0], tuple(result.shape[1:]))
+    return build.pick(x, rows[0].cpu(), tuple(result.shape[1:]))
 
 
 def _moving(name: str) -> Callable[..., Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +17,12 @@ from lipgraft.network.nodes.node import Affine, Cache, Shape
 class Pick(Affine):
     """Each output is one number of the input, or zero. Its rows live on whole layers.
 
-    index: one place of the flat input per output, in the order of the flat output, int64; -1 for zero.
+    index: one place of the flat input per output, in the order of the flat output, int64; -1 for zero. copies: how
+    often one input is picked at most.
     """
 
     index: Tensor
+    copies: int
 
     def linear(self, *inputs: Tensor) -> Tensor:
         # The zero in front is what -1 picks.
@@ -31,10 +32,10 @@ class Pick(Affine):
         lb, ub = inputs[0]
         return self.linear(lb), self.linear(ub)
 
-    @cached_property
+    @property
     def terms(self) -> int:
         """Going back, an input adds up what all of its copies get."""
-        return int((self.index + 1).bincount()[1:].amax()) + 1 if bool((self.index >= 0).any()) else 1
+        return self.copies + 1
 
     def transpose(self, rows: Tensor, shape: Shape, cache: Cache) -> Tensor:
         lead = self._lead(rows)
