@@ -259,6 +259,7 @@ def vnncomp_command(
 def vnncomp_page_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `bench vnncomp --json` wrote.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page; the plot stands beside it, as an SVG.")],
+    threads: ThreadsOption = None,
 ) -> None:
     """The scoreboard as a page in Markdown, with a cactus plot."""
     from lipgraft.report.scoreboard import cactus, scoreboard_page
