@@ -105,8 +105,8 @@ def _ascended(
     generator: torch.Generator,
 ) -> Tensor:
     """Push every row of each point's disjunct below its limit: (B, *shape). rows: see `_stacked`."""
-    ends = (torch.stack([getattr(target.region, end) for target in targets]) for end in ("lower", "upper"))
-    low, high = (end.to(like.device).reshape(-1, *shape) for end in inner_box(*ends, like.dtype))
+    lower, upper = (torch.stack([getattr(target.region, end) for target in targets]) for end in ("lower", "upper"))
+    low, high = (end.to(like.device).reshape(-1, *shape) for end in inner_box(lower, upper, like.dtype))
     A, b = rows
 
     def loss(y: Tensor) -> Tensor:

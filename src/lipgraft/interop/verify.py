@@ -35,7 +35,7 @@ from lipgraft.rounding import inner_box
 from lipgraft.verification import VerifySettings, verify_stream
 
 PathLike = str | os.PathLike[str]
-HALVED = 6  # free inputs up to which boxes are halved and nothing else is tried
+HALVED, SMALL = 6, 4000  # free inputs and neurons up to which boxes are halved and nothing else is tried
 ATTACKED = 64  # regions that are few enough for a thorough attack on each
 CHECKED = 16  # points of a property at which the import is compared with onnxruntime
 
@@ -59,6 +59,11 @@ class Subject:
     def exact(self) -> Network:
         """The network's graph in double precision."""
         return trace(deepcopy(self.network).double(), self.network.input_shape).to()
+
+    @property
+    def neurons(self) -> int:
+        """Of all activations."""
+        return sum(math.prod(node.shape) for _, node in self.exact.activations())
 
 
 def verify_vnnlib(
@@ -144,7 +149,7 @@ def _answer(
         if found is not None:
             return found
     now = time.monotonic()
-    few = free <= HALVED or count > ATTACKED
+    few = (free <= HALVED and subject.neurons <= SMALL) or count > ATTACKED
     answer = _split(subject, specification, deadline if few else now + (deadline - now) / 8, settings)
     if few or answer.status in ("sat", "unsat"):
         return answer

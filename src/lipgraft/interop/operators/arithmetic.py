@@ -33,14 +33,14 @@ def sub(call: Call) -> Value:
 @imports("Mul")
 def mul(call: Call) -> Value:
     if isinstance(call.inputs[0], Value) and isinstance(call.inputs[1], Value):
-        raise call.unsupported("it multiplies two results of the network")
+        raise call.unsupported("it multiplies two results of the network; only constant factors are affine")
     return _with_constant(call, Multiply, 0 if isinstance(call.inputs[0], Value) else 1)
 
 
 @imports("Div")
 def div(call: Call) -> Value:
     if isinstance(call.inputs[1], Value):
-        raise call.unsupported("it divides by a result of the network")
+        raise call.unsupported("it divides by a result of the network; only constant divisors are affine")
     return _with_constant(call, Divide, 0)
 
 

@@ -40,7 +40,7 @@ def max_pool(call: Call) -> Value:
     reach = (dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1)
     sides = padding(call, image.laid[1:], reach, stride, False)
     if sides[:2] != sides[2:]:
-        raise call.unsupported("its padding differs from side to side")
+        raise call.unsupported("its padding differs from side to side; export it with even padding")
     if any(n + 2 * p < r for n, p, r in zip(image.laid[1:], sides[:2], reach, strict=True)):
         raise call.unsupported(f"its window does not fit into an input of shape {image.shape}")
     if any(p > k // 2 for p, k in zip(sides[:2], kernel, strict=True)):
