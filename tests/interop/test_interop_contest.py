@@ -16,6 +16,7 @@ from lipgraft.bench.published import Answer, read_published, truth
 from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
 from lipgraft.cli import app
 from lipgraft.errors import SettingsError
+from lipgraft.interop import InstanceResult, verify_instances
 from lipgraft.report.scoreboard import best_tool, cactus, scoreboard_page
 
 SCRIPTS = Path(__file__).parents[2] / "vnncomp"
@@ -151,3 +152,29 @@ def test_the_truth_is_what_all_who_answered_say() -> None:
     assert truth([sat, none, None, sat]) == "sat"
     assert truth([sat, unsat]) == "disputed"
     assert truth([none, None]) is None
+
+
+def test_a_line_of_several_networks_is_an_error_of_its_own(tmp_path: Path) -> None:
+    table = tmp_path / "instances.csv"
+    two_sides(tmp_path / "net.onnx", 2)
+    (tmp_path / "spec.vnnlib").write_text(vnnlib([0.0, 0.0], [1.0, 1.0], 2, "(>= Y_0 2)"))
+    table.write_text("\"[('f', 'net.onnx'), ('g', 'net.onnx')]\",spec.vnnlib,60\nnet.onnx,spec.vnnlib,60\n")
+    first, second = verify_instances(table).results
+    assert (first.status, second.status) == ("error", "unsat")
+    assert "several networks" in first.reason
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    folder, _ = contest(tmp_path)
+    asked: list[str] = []
+
+    def interrupted(name: str, done: int, total: int, result: InstanceResult) -> None:
+        asked.append(result.vnnlib)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench_vnncomp(find_benchmarks(folder), tmp_path / "out", progress=interrupted)
+    [row] = bench_vnncomp(find_benchmarks(folder), tmp_path / "out", progress=interrupted)
+    assert asked == [f"vnnlib/{name}.vnnlib" for name in "abcd"]
+    assert row["asked"] == 4
