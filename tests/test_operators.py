@@ -65,6 +65,22 @@ class Pooling(nn.Module):
         return self.out(x.flatten(1))
 
 
+class Moving(nn.Module):
+    """Numbers that are transposed, cut, repeated and put side by side between activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.act1 = nn.Conv2d(7, 4, 3, padding=1), nn.ReLU()
+        self.mix, self.act2 = nn.Conv2d(6, 4, 1), nn.ReLU()
+        self.out = nn.LazyLinear(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv(x.permute(0, 3, 1, 2))
+        z = self.act1(z)
+        z = self.act2(self.mix(torch.cat([z, z[:, :2].flip(2)], 1)))
+        return self.out(torch.cat([z.flatten(1), x.flatten(1)[:, ::5].repeat(1, 2)], 1))
+
+
 POOLS: dict[str, tuple[nn.Module, nn.Module]] = {
     "2 x 2": (nn.MaxPool2d(2), nn.MaxPool2d(2)),
     "3 x 3, stride 2, padded": (nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(3, 2, 1)),
@@ -82,6 +98,7 @@ def _activation(name: str) -> nn.Module:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "transposed convolution": Upsampling,
+    "moved numbers": Moving,
     **{f"max pool {name}": lambda pools=pools: Pooling(*pools) for name, pools in POOLS.items()},
     **{name: lambda name=name: _activation(name) for name in BASES},
 }

@@ -262,3 +262,83 @@ def smooth_activations(path: Path, opset: int) -> Path:
         g.add("Gemm", g.last, g.random(5, 5), g.random(5))
         g.add(kind, **attributes)
     return g.save(path, [1, 5])
+
+
+@case
+def moved_numbers(path: Path, opset: int) -> Path:
+    """Channels last, Slice, Gather, Split, Concat with a constant, Expand, Tile."""
+    g = Graph([1, 4, 5, 2], opset=opset)
+
+    def whole(*numbers: int) -> str:
+        return g.number(np.array(numbers, np.int64))
+
+    g.add("Transpose", perm=[0, 3, 1, 2])
+    image = g.add("Conv", g.last, g.random(4, 2, 3, 3), g.random(4), pads=[1, 1, 1, 1])
+    g.add("Relu")
+    if opset < 10:
+        cut = g.add("Slice", g.last, axes=[1, 3], starts=[1, -4], ends=[3, 100])
+    else:
+        cut = g.add("Slice", g.last, whole(1, -4), whole(3, 100), whole(1, 3))
+    picked = g.add("Gather", image, g.number(np.array([[2, 0], [-1, 2]], np.int64)), axis=1)
+    picked = g.add("Reshape", picked, whole(1, 4, 4, 5))
+    parts = {"split": [1, 3]} if opset < 13 else {}
+    first = g.add("Split", picked, *([] if opset < 13 else [whole(1, 3)]), axis=1, outputs=2, **parts)
+    second = g.nodes[-1].output[1]
+    wide = g.add("Expand", g.add("GlobalAveragePool", image), whole(1, 4, 4, 1))
+    g.add("Tile", wide, whole(1, 1, 1, 5))
+    g.add("Concat", g.last, g.random(1, 2, 4, 5), second, first, axis=1)
+    flat = g.add("Flatten")
+    g.add("Concat", flat, g.add("Flatten", cut), axis=-1)
+    g.add("Gemm", g.last, g.random(232, 3, scale=0.2), g.random(3))
+    return g.save(path, [1, 3])
+
+
+@case
+def rows_of_vectors(path: Path, opset: int) -> Path:
+    """(1, 3, 4) inputs: products with every row or column, sums over axes, results that repeat each other."""
+    g = Graph([1, 3, 4], opset=opset)
+
+    def total(kind: str, x: str, axis: int, keepdims: int) -> str:
+        if opset < (13 if kind == "ReduceSum" else 18):
+            return g.add(kind, x, axes=[axis], keepdims=keepdims)
+        return g.add(kind, x, g.number(np.array([axis], np.int64)), keepdims=keepdims)
+
+    g.add("MatMul", g.last, g.random(4, 5))
+    g.add("Add", g.last, g.random(5))
+    rows = g.add("Relu")
+    g.add("MatMul", g.random(2, 3), rows)
+    columns = g.add("Relu")
+    together = g.add("Add", total("ReduceSum", columns, 1, 1), rows)
+    g.add("Sub", together, total("ReduceMean", rows, 2, 1))
+    total("ReduceSum", g.last, -2, 0)
+    return g.save(path, [1, 5])
+
+
+@case
+def limits_and_images_that_grow(path: Path, opset: int) -> Path:
+    """Max, Min, Abs, Clip on either side, ConvTranspose, zero channels, nearest neighbours."""
+    g = Graph([1, 2, 3, 3], opset=opset)
+    g.add("ConvTranspose", g.last, g.random(2, 3, 2, 2), g.random(3), strides=[2, 2])
+    x = g.add("Abs")
+    if opset < 11:
+        g.add("Clip", min=0.1)
+        y = g.add("Clip", max=0.6)
+        g.add("Pad", pads=[0, 1, 0, 0, 0, 0, 0, 0])
+    else:
+        g.add("Clip", g.last, g.number(np.float32(0.1)))
+        y = g.add("Clip", g.last, "", g.number(np.float32(0.6)))
+        g.add("Pad", g.last, g.number(np.array([0, 1, 0, 0, 0, 0, 0, 0])))
+    g.add("Slice", g.last, axes=[1], starts=[0], ends=[3]) if opset < 10 else g.add(
+        "Slice", g.last, *(g.number(np.array([n])) for n in (0, 3, 1))
+    )
+    g.add("Max", g.last, x, g.random(3, 1, 1))
+    g.add("Min", y, g.last)
+    scales = g.number(np.array([1, 1, 2, 3], np.float32))
+    if opset < 10:
+        g.add("Upsample", g.last, scales, mode="nearest")
+    else:
+        nearest = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        g.add("Resize", g.last, "", scales, mode="nearest", **nearest)
+    g.add("Flatten")
+    g.add("MatMul", g.last, g.random(648, 3, scale=0.1))
+    return g.save(path, [1, 3])

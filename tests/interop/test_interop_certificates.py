@@ -11,6 +11,7 @@ from torch import nn
 from lipgraft.checker import check_folder
 from lipgraft.cli import main
 from lipgraft.interop import export_onnx, verify_instances, verify_vnnlib
+from lipgraft.verification import VerifySettings
 
 TWO_REGIONS = """
 (declare-const X_0 Real)
@@ -65,3 +66,32 @@ def test_the_command_line_writes_and_checks_them(
     assert main(["vnnlib", *map(str, property_files), "--certificates", proofs, "--device", "cpu"]) == 0
     assert main(["check", proofs]) == 0
     assert "2 of 2 proofs checked" in capsys.readouterr().out
+
+
+class Moving(nn.Module):
+    """Numbers of the input are swapped, cut and put side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.last = nn.Linear(6, 8), nn.ReLU(), nn.Linear(12, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.act(self.first(torch.cat([x.flip(1), x], 1)))
+        return self.last(torch.cat([z, z[:, [1, 1, 3]], x[:, :1]], 1))
+
+
+@pytest.mark.parametrize("speaks_of", ["real", "float32"])
+def test_numbers_that_move_are_a_part_of_proofs(speaks_of: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, spec, proofs = Moving(), tmp_path / "spec.vnnlib", tmp_path / "proofs"
+    with torch.no_grad():
+        points = model(torch.rand(4096, 3) * 0.2 + torch.tensor([0.1, 0.2, 0.0]))
+    export_onnx(model, tmp_path / "net.onnx", (3,))
+    most, least = float(points[:, 0].max()) + 0.01, float(points[:, 1].min()) - 0.01
+    spec.write_text(TWO_REGIONS.format(most=most, least=least))
+    settings = VerifySettings(speaks_of=speaks_of)
+    answer = verify_vnnlib(tmp_path / "net.onnx", spec, 60.0, certificates=proofs, settings=settings)
+    assert answer.status == "unsat"
+    outcomes = check_folder(proofs)
+    assert len(outcomes) == 2
+    assert all(outcome.accepted for outcome in outcomes)

@@ -189,3 +189,42 @@ def test_indices_that_are_none_are_refused(text: str) -> None:
 
 def test_ranges_may_be_open() -> None:
     assert parse_indices(":2,1:4,18:", 20) == [0, 1, 2, 3, 18, 19]
+
+
+PADDINGS = [
+    ((1, 2, 0, 1), nn.Conv2d(3, 4, 4, stride=2)),
+    ((2, 0, 3, 0), nn.Conv2d(3, 4, 3, padding=(1, 2))),
+    ((0, 1, 0, 0), nn.Conv2d(3, 4, (2, 3), stride=(1, 3), groups=1, bias=False)),
+    ((0, 4, 2, 0), nn.Conv2d(3, 6, 2, dilation=2, groups=3)),
+]
+
+
+@pytest.mark.parametrize(("sides", "conv"), PADDINGS)
+def test_uneven_padding_is_written_as_even_padding(sides: tuple[int, ...], conv: nn.Conv2d, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.ZeroPad2d(sides), conv, nn.ReLU(), nn.Flatten(), nn.LazyLinear(5)).eval()
+    x = torch.rand(3, 3, 11, 12)
+    with torch.no_grad():
+        expected = model(x)
+    export_onnx(model, tmp_path / "net.onnx", (3, 11, 12))
+    nodes = onnx.load(tmp_path / "net.onnx").graph.node
+    assert "Pad" not in {node.op_type for node in nodes}
+    torch.testing.assert_close(OnnxRuntime(tmp_path / "net.onnx")(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_padding_that_no_kernel_can_take_over_stays(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.ZeroPad2d((0, 1, 0, 0)), nn.Conv2d(3, 2, 2, dilation=2), nn.Flatten()).eval()
+    export_onnx(model, tmp_path / "net.onnx", (3, 6, 6))
+    assert "Pad" in {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
+
+
+def test_constants_of_images_have_a_batch_axis(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten()).eval()
+    masks = {"1": torch.rand(3, 6, 6) < 0.5, "3": torch.rand(4, 4, 4) < 0.5}
+    export_onnx(grafting.apply(model, masks, 0.4, input_shape=(3, 6, 6)).eval(), tmp_path / "net.onnx", (3, 6, 6))
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    used = [
+        shapes[name] for node in graph.node if node.op_type in ("Add", "Mul") for name in node.input if name in shapes
+    ]
+    assert len(used) >= 8
+    assert all(len(shape) == 4 and shape[0] == 1 for shape in used)

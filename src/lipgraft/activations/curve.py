@@ -29,9 +29,11 @@ class OnnxCall(Protocol):
 
 
 class OnnxWriter(Protocol):
-    """An ONNX graph under construction; both methods return the name of what they added."""
+    """An ONNX graph under construction; all methods return the name of what they added."""
 
     def constant(self, name: str, tensor: Tensor) -> str: ...
+
+    def per_neuron(self, name: str, tensor: Tensor) -> str: ...
 
     def operator(self, kind: str, inputs: list[str], name: str, **attributes: Any) -> str: ...
 

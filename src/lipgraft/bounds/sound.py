@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.relaxations import Lines
-from lipgraft.network.graph import Activation, Graft, Network, Node, Pad, Reshape
+from lipgraft.network.graph import Activation, Graft, Network, Node, Pad, Pick, Reshape
 from lipgraft.rounding import round_down
 
 UNIT = 2.0**-53
@@ -135,7 +135,7 @@ def evaluation_error(node: Node, inputs: Sequence[Interval]) -> Tensor | None:
     """
     if isinstance(node, Activation) and node.graft is None and node.curve.slopes == (0.0, 1.0):
         return None  # max(z, 0) is exact
-    if isinstance(node, Reshape | Pad):
+    if isinstance(node, Reshape | Pad | Pick):
         return None
     n = node.terms + PER_NODE
     size = node.absolute(*(torch.maximum(lower.abs(), upper.abs()) for lower, upper in inputs))

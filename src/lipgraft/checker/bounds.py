@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lipgraft.checker.network import Activation, Array, Network, Node, Sum, Weighted, need
+from lipgraft.checker.network import Activation, Array, Network, Node, Pick, Sum, Weighted, need
 
 U, U32 = 2.0**-53, 2.0**-24
 ETA, ETA32 = 2.0**-1022, 2.0**-126  # what a product may lose by underflow, even where subnormals are flushed to zero
@@ -271,6 +271,8 @@ def rounding32(node: Node, inputs: list[Value], sizes: Array, touched: Array) ->
         exact |= node.bias == 0
     elif type(node) is Weighted and node.bias is None:
         exact |= (node.weight == 0) | (abs(node.weight) == 1)
+    elif isinstance(node, Pick):
+        exact |= True  # nothing is computed
     elif isinstance(node, Sum):
         exact |= np.any([(value.low == 0) & (value.high == 0) for value in inputs], axis=0)
     rho = (n * U32 / (1 - n * U32) * sizes + n * ETA32) * (1 + 2.0**-20)

@@ -137,6 +137,27 @@ class Dense(Weighted):
 
 
 @dataclass(frozen=True)
+class Pick(Node):
+    """Number index[k] of an input of `count` numbers is number k of the result."""
+
+    index: Array = None  # type: ignore[assignment]
+    count: int = 0
+
+    @property
+    def terms(self) -> int:
+        return int(np.bincount(self.index).max()) + 1
+
+    def linear(self, *rows: Array) -> Array:
+        out: Array = rows[0][:, self.index]
+        return out
+
+    def back(self, rows: Array) -> tuple[Array, ...]:
+        out = np.zeros((len(rows), self.count), rows.dtype)
+        np.add.at(out.T, self.index, rows.T)
+        return (out,)
+
+
+@dataclass(frozen=True)
 class Pad(Node):
     """Zeros around what has the shape `image`; before: how many on the near side of each axis."""
 

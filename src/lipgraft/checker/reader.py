@@ -16,6 +16,7 @@ from lipgraft.checker.network import (
     Network,
     Node,
     Pad,
+    Pick,
     Rejected,
     Shape,
     Sum,
@@ -166,6 +167,14 @@ def _pad(reader: _Reader, names: list[str], known: dict[str, Any]) -> Node:
     return Pad((source,), outside, image=shape, before=tuple(first))
 
 
+def _gather(reader: _Reader, names: list[str], known: dict[str, Any]) -> Node:
+    source, shape = reader.value(names[0])
+    index = np.array(reader.whole(names[1]))
+    need(known["axis"] == 1 and len(shape) == 1 and index.size > 0, "Gather must pick numbers of a flat input.")
+    need(index.min() >= 0 and index.max() < shape[0], "Gather picks a number that its input does not have.")
+    return Pick((source,), index.shape, index=index, count=shape[0])
+
+
 def _gemm(reader: _Reader, names: list[str], known: dict[str, Any]) -> Node:
     source, shape = reader.value(names[0])
     weight = reader.constant(names[1])
@@ -258,6 +267,7 @@ OPERATORS: dict[str, tuple[Read, tuple[int, ...], dict[str, Any]]] = {
     "Identity": (_same, (1,), {}),
     "Dropout": (_same, (1, 2), {"ratio": 0.5, "seed": 0}),
     "Flatten": (_flatten, (1,), {"axis": 1}),
+    "Gather": (_gather, (2,), {"axis": 0}),
     "Reshape": (_reshape, (2,), {"allowzero": 0}),
     "Pad": (_pad, (2, 3), {"mode": b"constant"}),
     "Gemm": (_gemm, (2, 3), GEMM),

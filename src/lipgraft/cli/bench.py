@@ -1,13 +1,17 @@
-"""lipgraft bench bounds | train | verify"""
+"""lipgraft bench bounds | train | verify | vnncomp | vnncomp-page"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from json import dumps
+from contextlib import nullcontext
+from json import dumps, loads
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from lipgraft.cli.common import (
     DataOption,
@@ -16,10 +20,12 @@ from lipgraft.cli.common import (
     EpsOption,
     SeedOption,
     ThreadsOption,
+    VerifierOption,
     example,
     print_table,
     resolve_device,
     say,
+    verifier_settings,
 )
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text, check_file
@@ -27,7 +33,9 @@ from lipgraft.files import atomic_write_text, check_file
 if TYPE_CHECKING:
     import torch
 
-app = typer.Typer(help="How fast bounds, training and verification are on this machine.")
+    from lipgraft.interop import InstanceResult
+
+app = typer.Typer(help="How fast bounds, training and verification are on this machine, and beside other verifiers.")
 
 
 def _writable(file: Path | None) -> Path | None:
@@ -175,6 +183,118 @@ def verify_command(
     settings = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "count": count, "timeout": timeout}
     settings["total_seconds"] = total_seconds
     _keep(json, place, settings, row)
+
+
+@app.command(
+    "vnncomp",
+    epilog=example(
+        "lipgraft bench vnncomp vnncomp2022_benchmarks --results vnncomp2022_results --limit 60 --json 2022.json",
+        "lipgraft bench vnncomp vnncomp2025_benchmarks --benchmark acasxu_2023 --share 5 --device cuda",
+    ),
+)
+def vnncomp_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A checkout of a benchmark repository.")],
+    results: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A checkout of the results repository, to compare with.")
+    ] = None,
+    limit: Annotated[
+        float | None, typer.Option(min=0.001, help="The most seconds per instance; default the competition's.")
+    ] = None,
+    share: Annotated[int, typer.Option(min=1, help="Take every so many-th instance of each benchmark.")] = 1,
+    benchmark: Annotated[
+        list[str] | None, typer.Option("--benchmark", help="A benchmark by name; repeatable. Default: all.")
+    ] = None,
+    total_seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="Seconds for all, shared evenly by the benchmarks; default no limit.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the answers; the same command goes on where it stopped.")
+    ] = Path("vnncomp-results"),
+    set_: VerifierOption = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    seed: SeedOption = 0,
+    json: FileOption = None,
+) -> None:
+    """Decide the instances of VNN-COMP in one process, and compare the answers with those of other verifiers."""
+    from lipgraft.bench.published import read_published
+    from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
+    from lipgraft.locking import held
+    from lipgraft.report.scoreboard import best_tool
+    from lipgraft.settings import build
+    from lipgraft.verification import VerifySettings
+
+    settings = build(VerifySettings, verifier_settings({"attack.seed": seed}, set_), where="bench vnncomp")
+    place = resolve_device(device)
+    published = [] if results is None else read_published(results)
+    found = find_benchmarks(folder, benchmark or ())
+    console = Console(stderr=True)
+    began = time.monotonic()
+    with held(out), console.status("starting") if console.is_terminal else nullcontext() as status:
+
+        def show(name: str, done: int, total: int, result: InstanceResult) -> None:
+            if status is not None:
+                status.update(f"{name}: {done} of {total}, {result.status} in {result.seconds:.1f} s")
+
+        rows = bench_vnncomp(
+            found,
+            out,
+            published=published,
+            limit=inf if limit is None else limit,
+            every=share,
+            total_seconds=inf if total_seconds is None else total_seconds,
+            device=place,
+            settings=settings,
+            progress=show,
+        )
+    columns = ("benchmark", "here", "asked", "solved", "wrong", "s", "best", "solved", "s")
+    lines = []
+    for row in rows:
+        best = best_tool(row)
+        theirs: Mapping[str, Any] = row["tools"][best] if best else {"solved": "-", "median": None}
+        mine = [row[key] for key in ("name", "here", "asked", "solved", "wrong")]
+        lines.append([*mine, _or_dash(row["median"], "{:.2f}"), best or "-", theirs["solved"],
+                      _or_dash(theirs["median"], "{:.2f}")])  # fmt: skip
+    print_table(columns, lines, title=f"{folder.name}, {place.type}, {time.monotonic() - began:.0f} s")
+    for row in rows:
+        for reason, count in row["errors"].items():
+            say(f"{row['name']}: {count} refused: {reason}")
+    asked, solved, wrong = (sum(row[key] for row in rows) for key in ("asked", "solved", "wrong"))
+    say(f"{solved} of {asked} solved, {wrong} wrong; the answers are in {out}")
+    told = {"title": folder.name, "limit": limit, "every": share, "seed": seed, "set": list(set_ or [])}
+    _keep(json, place, told, rows)
+
+
+@app.command(
+    "vnncomp-page",
+    epilog=example("lipgraft bench vnncomp-page 2021.json 2022.json 2025.json --out docs/results/vnncomp.md"),
+)
+def vnncomp_page_command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `bench vnncomp --json` wrote.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; the plot stands beside it, as an SVG.")],
+    threads: ThreadsOption = None,
+) -> None:
+    """The scoreboard as a page in Markdown, with a cactus plot."""
+    from lipgraft.report.scoreboard import cactus, scoreboard_page
+
+    records = [_record(file) for file in files]
+    figure = check_file(out).with_suffix(".svg")
+    atomic_write_text(figure, cactus(records))
+    atomic_write_text(out, scoreboard_page(records, figure.name))
+    say(f"written to {out} and {figure}")
+
+
+def _record(file: Path) -> Mapping[str, Any]:
+    """A file of `bench vnncomp --json`."""
+    try:
+        found = loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror or error}.") from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "title" not in found.get("settings", {}):
+        raise SettingsError(f"{file} is not a file that `lipgraft bench vnncomp --json` wrote.")
+    return found
 
 
 BOUNDS_COLUMNS: dict[str, Cell] = {

@@ -140,7 +140,7 @@ def _property(
         print_json({"onnx": str(net), "vnnlib": str(spec), **_plain(answer)})
         return
     say(answer.status)
-    details = [answer.method or "", f"{answer.seconds:.1f} s", answer.reason or ""]
+    details = [answer.method or "", f"{answer.seconds:.1f} s", answer.reason or "", answer.note or ""]
     say(", ".join(part for part in details if part), err=True)
 
 
@@ -193,7 +193,7 @@ def _table(
 def _plain(answer: VnnResult) -> dict[str, object]:
     point = answer.counterexample
     values = None if point is None else {"x": point.x.tolist(), "y": point.y.tolist()}
-    facts = {name: getattr(answer, name) for name in ("status", "reason", "method", "seconds")}
+    facts = {name: getattr(answer, name) for name in ("status", "reason", "method", "seconds", "note")}
     return {**facts, "counterexample": values}
 
 

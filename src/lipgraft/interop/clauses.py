@@ -14,7 +14,7 @@ import torch
 
 from lipgraft.interop.clock import check_time
 from lipgraft.interop.errors import VnnlibError
-from lipgraft.interop.linear import COMPARISONS, Sum, inequality, variable
+from lipgraft.interop.linear import COMPARISONS, Names, Sum, inequality, variable
 from lipgraft.interop.sexpr import NUMBER, Expression, show
 from lipgraft.interop.specification import Conjunction, Region
 
@@ -58,11 +58,14 @@ class Clause:
 class ClauseReader:
     """Turns formulas into clauses. where: the file's name; deadline: by time.monotonic.
 
+    names: what words stand for variables; equal: whether (== a b) is known, as it is since VNNLIB 2.0.
     highest: the largest number of a variable seen, by letter.
     """
 
     where: str
     deadline: float = math.inf
+    names: Names = variable
+    equal: bool = False
     highest: dict[str, int] = field(default_factory=dict)
 
     def add(self, formula: Expression, clause: Clause) -> None:
@@ -80,10 +83,12 @@ class ClauseReader:
                 clause.choices.append([part for part in alternatives if part.is_possible])
             case comparison if comparison in COMPARISONS:
                 self._compare(formula, clause)
+            case "==" if self.equal:
+                for comparison in COMPARISONS:
+                    self._compare([comparison, *formula[1:]], clause)
             case _:
-                raise VnnlibError(
-                    f"{self.where}: {show(formula)} is not supported; formulas consist of <=, >=, and, or."
-                )
+                known = "<=, >=, ==, and, or" if self.equal else "<=, >=, and, or"
+                raise VnnlibError(f"{self.where}: {show(formula)} is not supported; formulas consist of {known}.")
 
     def _alone(self, formula: Expression) -> Clause:
         check_time(self.deadline)
@@ -94,7 +99,7 @@ class ClauseReader:
     def _compare(self, comparison: list[Expression], clause: Clause) -> None:
         if self._simple(comparison, clause):
             return
-        total = inequality(comparison, self.where)
+        total = inequality(comparison, self.where, self.names)
         kinds = {letter for letter, _ in total.coefficients}
         for letter, number in total.coefficients:
             self.highest[letter] = max(self.highest.get(letter, 0), number)
@@ -113,7 +118,7 @@ class ClauseReader:
         """Nearly all comparisons are X_i with a number: they need no sums. Whether this was one."""
         if len(comparison) != 3 or not isinstance(comparison[1], str) or not isinstance(comparison[2], str):
             return False
-        name = variable(comparison[1])
+        name = self.names(comparison[1])
         if name is None or name[0] != "X" or not NUMBER.fullmatch(comparison[2]):
             return False
         value = float(comparison[2])
@@ -190,12 +195,15 @@ def regions_of(found: Iterable[Case], outputs: int, where: str) -> Iterator[Regi
     """One region per box, with the disjuncts of all cases nearby that share it."""
     boxes: dict[bytes, tuple[np.ndarray, list[Conjunction]]] = {}
     held = rows = 0
+    box, key = np.empty(0), b""
     for case in found:
+        if case.box is not box:  # many cases in a row share theirs
+            box, key = case.box, case.box.tobytes()
         disjunct = _conjunction(case.rows(), outputs, where)
         if held == MOST_CASES or (held and rows + len(disjunct.b) > MOST_ROWS):
             yield from _gathered(boxes)
             boxes, held, rows = {}, 0, 0
-        boxes.setdefault(case.box.tobytes(), (case.box, []))[1].append(disjunct)
+        boxes.setdefault(key, (box, []))[1].append(disjunct)
         held, rows = held + 1, rows + len(disjunct.b)
     yield from _gathered(boxes)
 

@@ -12,7 +12,7 @@ from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.files import atomic_write_bytes
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.writer import OnnxWriter
-from lipgraft.network import Network, call, evaluated, full_precision, like, trace
+from lipgraft.network import Network, call, evaluated, evenly_padded, full_precision, like, trace
 
 TOLERANCE = 1e-5
 
@@ -26,11 +26,13 @@ def export_onnx(
 ) -> Network:
     """Write a network as an .onnx file (opset 13, float32, any batch size). Returns the graph that was written.
 
+    Padding that differs from side to side becomes even, with zeros in the kernel, as few verifiers know it otherwise.
+
     input_shape: of one input, without the batch axis; a built or imported model knows its own. check: compare the file
     with the model, through onnxruntime, on random inputs.
     """
     network = model if isinstance(model, Network) else trace(model, input_shape or shape_of(model))
-    network = network.to(dtype=torch.float32, device="cpu")
+    network = evenly_padded(network.to(dtype=torch.float32, device="cpu"))
     atomic_write_bytes(path, serialised(network))
     if check and isinstance(model, nn.Module):
         _check(model, network.input_shape, OnnxRuntime(path))

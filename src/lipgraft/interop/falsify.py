@@ -60,10 +60,12 @@ def falsify(
     for targets in _batches(_targets(regions, effort)):
         if time.monotonic() > deadline:
             return None
-        found = _ascended(network, targets, judge.file.input_shape, like, effort.steps, deadline, generator)
+        A, b = _stacked([target.disjunct for target in targets])
+        rows = A.to(like), b.to(like)
+        found = _ascended(network, targets, rows, judge.file.input_shape, like, effort.steps, deadline, generator)
         with torch.no_grad(), evaluated(network):
-            y = call(network, found).cpu()
-        excess = torch.stack([t.disjunct.excess(row[None])[0] for t, row in zip(targets, y, strict=True)])
+            y = call(network, found).cpu().double()
+        excess = (torch.einsum("bkn,bn->bk", A, y) - b).amax(1)
         for i in excess.argsort()[:TRIED].tolist():
             confirmed = replay(judge, targets[i].region, found[i : i + 1]) if excess[i] <= 0 else None
             if confirmed is not None:
@@ -95,22 +97,21 @@ def _batches(targets: Iterable[_Target]) -> Iterator[list[_Target]]:
 def _ascended(
     network: nn.Module,
     targets: list[_Target],
+    rows: tuple[Tensor, Tensor],
     shape: tuple[int, ...],
     like: Tensor,
     steps: int,
     deadline: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """Push every row of each point's disjunct below its limit: (B, *shape)."""
-    regions = {id(target.region): target.region for target in targets}
-    boxes = {key: inner_box(region.lower, region.upper, like.dtype) for key, region in regions.items()}
-    ends = zip(*(boxes[id(target.region)] for target in targets), strict=True)
-    low, high = (torch.stack(side).to(like.device).reshape(-1, *shape) for side in ends)
-    A, b = _stacked([target.disjunct for target in targets], like)
+    """Push every row of each point's disjunct below its limit: (B, *shape). rows: see `_stacked`."""
+    lower, upper = (torch.stack([getattr(target.region, end) for target in targets]) for end in ("lower", "upper"))
+    low, high = (end.to(like.device).reshape(-1, *shape) for end in inner_box(lower, upper, like.dtype))
+    A, b = rows
 
     def loss(y: Tensor) -> Tensor:
-        rows = torch.einsum("bkn,bn->bk", A, y) - b
-        return -(rows + BEYOND).relu().sum(1)
+        over = torch.einsum("bkn,bn->bk", A, y) - b
+        return -(over + BEYOND).relu().sum(1)
 
     share = torch.rand(len(targets), *shape, generator=generator)
     share[torch.tensor([target.middle for target in targets])] = 0.5
@@ -123,11 +124,11 @@ def _ascended(
     return x
 
 
-def _stacked(disjuncts: list[Conjunction], like: Tensor) -> tuple[Tensor, Tensor]:
+def _stacked(disjuncts: list[Conjunction]) -> tuple[Tensor, Tensor]:
     """All disjuncts with as many rows as the longest has: (B, k, outputs), (B, k). Rows 0 y <= inf fill up."""
     longest = max(len(disjunct.b) for disjunct in disjuncts)
     A = torch.zeros(len(disjuncts), longest, disjuncts[0].A.shape[1], dtype=torch.float64)
     b = torch.full((len(disjuncts), longest), math.inf, dtype=torch.float64)
     for i, disjunct in enumerate(disjuncts):
         A[i, : len(disjunct.b)], b[i, : len(disjunct.b)] = disjunct.A, disjunct.b
-    return A.to(like), b.to(like)
+    return A, b

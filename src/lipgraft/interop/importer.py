@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.interop.clock import check_time
 from lipgraft.interop.formulas import recognised
-from lipgraft.interop.module import INPUT, OnnxNetwork, Shift, Step, View
+from lipgraft.interop.module import INPUT, Moved, OnnxNetwork, Shift, Step, View
 from lipgraft.interop.onnx_file import OnnxFile, Shape
 from lipgraft.interop.optional import need
 
@@ -48,7 +48,8 @@ class Value:
 
 
 Operand = Value | Tensor | None
-Handler = Callable[["Call"], Operand]
+Handler = Callable[["Call"], Operand | tuple[Operand, ...]]
+"""Answers with the node's first result, or with all of them."""
 OPERATORS: dict[str, Handler] = {}
 
 
@@ -125,6 +126,16 @@ class Call:
             raise self.unsupported(f"it turns shape {value.shape} into {shape}")
         return replace(value, shape=shape)
 
+    def moved(self, value: Value, places: Tensor) -> Value:
+        """The numbers at these places of the flat value, -1 for zero. places: of the result's shape in the file."""
+        shape = tuple(places.shape)
+        if places.numel() == 0:
+            raise self.unsupported(f"its result has no numbers: shape {shape}")
+        if torch.equal(places.flatten(), torch.arange(math.prod(value.shape))):
+            return self.reshaped(value, shape)
+        row = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape or (1,)
+        return self.emit(Moved(places.flatten(), row), value, shape=shape)
+
     def image(self, value: Value) -> Value:
         """A value of shape (1, channels, rows, columns), its rows laid out as images."""
         if len(value.shape) != 4 or value.shape[0] != 1:
@@ -133,10 +144,14 @@ class Call:
 
 
 class Importer:
-    """Walks the nodes of a file in order. deadline: by time.monotonic; after it, OutOfTime is raised."""
+    """Walks the nodes of a file in order. deadline: by time.monotonic; after it, OutOfTime is raised.
 
-    def __init__(self, file: OnnxFile, deadline: float = math.inf) -> None:
-        self.file, self.deadline = file, deadline
+    drop_softmax: a Softmax at the end is left out. It is monotone: the order of the outputs stays as it is.
+    """
+
+    def __init__(self, file: OnnxFile, deadline: float = math.inf, *, drop_softmax: bool = False) -> None:
+        self.file, self.deadline, self.drop_softmax = file, deadline, drop_softmax
+        self.dropped: str | None = None
         self.dtype = getattr(torch, file.dtype)
         self.layers: dict[str, nn.Module] = {}
         self.steps: list[Step] = []
@@ -160,7 +175,7 @@ class Importer:
         if output.laid != (size,) or not self.steps or self.steps[-1].layer != output.layer:
             self.emit(View((size,)), (output,), (1, size), self.file.model.graph.node[-1])
         self._fold_biases()
-        return OnnxNetwork(self.file.input_shape, self.layers, self.steps).eval()
+        return OnnxNetwork(self.file.input_shape, self.layers, self.steps, self.dropped).eval()
 
     def _fold_biases(self) -> None:
         """MatMul + Add is one linear layer: the constant becomes its bias, where nothing else reads the product.
@@ -184,13 +199,15 @@ class Importer:
     def convert(self, node: Any) -> None:
         inputs = [self.known[name] for name in node.input]
         if not any(isinstance(value, Value) for value in inputs):
-            self.known.update(self._folded(node, inputs))
+            self.known.update(self.computed(node, inputs))
             return
         call = Call(self, node, inputs)
         if node.op_type not in OPERATORS:
             raise call.unsupported(f"known operators are {', '.join(sorted(OPERATORS))}")
-        self.known[node.output[0]] = OPERATORS[node.op_type](call)
-        for extra in node.output[1:]:
+        answer = OPERATORS[node.op_type](call)
+        results = answer if isinstance(answer, tuple) else (answer,)
+        self.known.update(zip(node.output, results, strict=False))
+        for extra in node.output[len(results) :]:
             if self.uses[extra]:
                 raise call.unsupported(f"its output {extra!r} is used, and only the first one is computed")
 
@@ -209,12 +226,12 @@ class Importer:
         if isinstance(layer, View | nn.ZeroPad2d) and node.op_type != "Pad":
             base = f"{base}_{'view' if isinstance(layer, View) else 'pad'}"
         name, number = base, 2
-        while name in self.layers or hasattr(OnnxNetwork, name) or name in ("input_shape", "steps"):
+        while name in self.layers or hasattr(OnnxNetwork, name) or name in ("input_shape", "steps", "dropped"):
             name, number = f"{base}_{number}", number + 1
         return name
 
-    def _folded(self, node: Any, inputs: Sequence[Operand]) -> dict[str, Operand]:
-        """The results of a node whose inputs are all constant."""
+    def computed(self, node: Any, inputs: Sequence[Operand]) -> dict[str, Operand]:
+        """The results of a node from inputs that are all constant."""
         helper = need("onnx.helper")
         given = zip(node.input, inputs, strict=True)
         feeds = {name: value.numpy() for name, value in given if isinstance(value, Tensor)}

@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -89,16 +89,22 @@ def verify_instances(
     *,
     out: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
+    limit: float = math.inf,
+    every: int = 1,
+    until: float = math.inf,
     device: torch.device | str = "cpu",
     settings: VerifySettings | None = None,
     progress: Callable[[int, int, InstanceResult], None] | None = None,
     certificates: str | os.PathLike[str] | None = None,
+    wanted: Collection[Instance] | None = None,
 ) -> InstancesSummary:
-    """Verify every instance of an instances.csv.
+    """Verify the instances of an instances.csv.
 
     out: a folder that gets results.csv, line by line, and a results file per instance; by default `results` beside the
     csv. What stands there for the same files, seconds and settings is not done again, unless it was an error.
-    timeout: seconds per instance, instead of the csv's. A file that cannot be used makes its instance an "error".
+    timeout: seconds per instance, instead of the csv's; limit: the most, whatever the csv says. A file that cannot be
+    used makes its instance an "error". every: only every so many-th line, from the first; wanted: of them only these.
+    until: when no further instance is begun, by time.monotonic; the summary then has those that are decided.
     progress: called with how many are done, how many there are, and the result, after each that is not from before.
     certificates: a folder that gets a folder for every instance; one that was "unsat" before is proved again if its
     folder is not there.
@@ -112,9 +118,10 @@ def verify_instances(
     asked = _settings_mark(settings or VerifySettings())
     results: list[InstanceResult] = []
     reused = 0
-    for number, instance in enumerate(instances):
-        seconds = instance.timeout if timeout is None else timeout
-        files = _found(table.parent / instance.onnx), _found(table.parent / instance.vnnlib)
+    chosen = [pair for pair in list(enumerate(instances))[::every] if wanted is None or pair[1] in wanted]
+    for number, instance in chosen:
+        seconds = min(instance.timeout if timeout is None else timeout, limit)
+        files = found_file(table.parent / instance.onnx), found_file(table.parent / instance.vnnlib)
         mark = f"{mark_of(files[0])}-{_property_mark(files[1])}-{asked}"
         old = known.get((instance.onnx, instance.vnnlib, seconds, mark))
         name = f"{number:05d}_{_stem(instance.vnnlib)}"
@@ -123,6 +130,8 @@ def verify_instances(
         if old is not None and old.status != "error" and UNREADABLE not in mark and kept:
             reused += 1
             results.append(old)
+            continue
+        if time.monotonic() > until:
             continue
         answer = _verified(networks, files, seconds, settings, proofs)
         write_result(folder / f"{name}.txt", answer.text())
@@ -139,7 +148,7 @@ def verify_instances(
         append_result(store, result)
         results.append(result)
         if progress is not None:
-            progress(len(results), len(instances), result)
+            progress(len(results), len(chosen), result)
     return InstancesSummary(tuple(results), reused, folder)
 
 
@@ -169,6 +178,8 @@ def _verified(
     started = time.monotonic()
     deadline = started + seconds
     try:
+        if str(files[0]).endswith("]"):  # [('f', 'one.onnx'), ('g', 'other.onnx')]
+            raise VnnlibError("its line names several networks; only properties of one network can be decided.")
         specification = read_vnnlib(files[1], deadline=deadline)
         subject = networks.read(files[0], deadline)
         answer = verify_specification(
@@ -181,7 +192,7 @@ def _verified(
     return replace(answer, seconds=time.monotonic() - started)
 
 
-def _found(file: Path) -> Path:
+def found_file(file: Path) -> Path:
     """The file, or its gzip where only that is there: tables are often older than the packing."""
     packed = Path(f"{file}.gz")
     return packed if not os.path.exists(file) and os.path.exists(packed) else file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lipgraft.interop.errors import VnnlibError
@@ -15,6 +16,8 @@ Variable = tuple[str, int]
 # X_01 is another name than X_1; more digits than these are no number of a variable.
 _VARIABLE = re.compile(r"([XY])_(0|[1-9]\d{0,8})", re.ASCII)
 COMPARISONS = ("<=", ">=")
+Names = Callable[[str], Variable | None]
+"""The variable that a word stands for, or None."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,11 @@ def variable(token: str) -> Variable | None:
     return None if match is None else (match[1], int(match[2]))
 
 
-def inequality(expression: list[Expression], where: str) -> Sum:
+def inequality(expression: list[Expression], where: str, names: Names = variable) -> Sum:
     """(<= a b) or (>= a b) as a sum that must be at most 0."""
     if len(expression) != 3:
         raise VnnlibError(f"{where}: a comparison has two sides, got {show(expression)}.")
-    left, right = (_linear(side, where) for side in expression[1:])
+    left, right = (_linear(side, where, names) for side in expression[1:])
     low, high = (left, right) if expression[0] == "<=" else (right, left)
     total = low.plus(high, -1.0)
     kept = {v: c for v, c in total.coefficients.items() if c != 0.0}
@@ -55,12 +58,12 @@ def inequality(expression: list[Expression], where: str) -> Sum:
     return Sum(kept, total.constant)
 
 
-def _linear(expression: Expression, where: str) -> Sum:
+def _linear(expression: Expression, where: str, names: Names) -> Sum:
     if isinstance(expression, str):
-        return _word(expression, where)
+        return _word(expression, where, names)
     if not expression or not isinstance(expression[0], str):
         raise VnnlibError(f"{where}: {show(expression)} is not an arithmetic expression.")
-    operator, parts = expression[0], [_linear(part, where) for part in expression[1:]]
+    operator, parts = expression[0], [_linear(part, where, names) for part in expression[1:]]
     if operator not in ("+", "-", "*") or not parts:
         raise VnnlibError(f"{where}: {show(expression)} is not linear; only +, - and * with a number are supported.")
     if operator == "-" and len(parts) == 1:
@@ -81,10 +84,12 @@ def _product(one: Sum, other: Sum, expression: Expression, where: str) -> Sum:
     return one.times(other.constant) if one.coefficients else other.times(one.constant)
 
 
-def _word(token: str, where: str) -> Sum:
-    found = variable(token)
+def _word(token: str, where: str, names: Names) -> Sum:
+    found = names(token)
     if found is not None:
         return Sum({found: 1.0}, 0.0)
     if NUMBER.fullmatch(token):
         return Sum({}, float(token))
-    raise VnnlibError(f"{where}: {show(token)!r} is neither a number nor a variable X_i or Y_i.")
+    raise VnnlibError(
+        f"{where}: {show(token)!r} is neither a number nor a variable such as X_0 or Y_0, or X[0] in VNNLIB 2.0."
+    )

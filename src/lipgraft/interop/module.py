@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from lipgraft.network import Builder, Ref, lowers_module
 
 INPUT = ""
 """The name under which steps read the network's input; no layer has it."""
@@ -20,10 +23,20 @@ class Step:
 
 
 class OnnxNetwork(nn.Module):
-    """x: (B, *input_shape) -> (B, outputs). Layers are attributes, named after the file's nodes."""
+    """x: (B, *input_shape) -> (B, outputs). Layers are attributes, named after the file's nodes.
 
-    def __init__(self, input_shape: Sequence[int], layers: Mapping[str, nn.Module], steps: Sequence[Step]) -> None:
+    dropped: the monotone operator at the file's end, Softmax or LogSoftmax, that the module leaves out; mostly None.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        layers: Mapping[str, nn.Module],
+        steps: Sequence[Step],
+        dropped: str | None = None,
+    ) -> None:
         super().__init__()
+        self.dropped = dropped
         self.input_shape = tuple(input_shape)
         self.steps = tuple(steps)
         for name, layer in layers.items():
@@ -55,6 +68,31 @@ class View(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape(-1, *self.shape)
+
+
+class Moved(nn.Module):
+    """Numbers of the input in other places, or several times, or between zeros. x: (B, ...) -> (B, *shape).
+
+    index: places of the flat input, in the order of the flat result; -1 for zero.
+    """
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        self.register_buffer("index", index)
+
+    def extra_repr(self) -> str:
+        return f"shape={self.shape}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x.flatten(1), (1, 0)).index_select(1, self.index + 1).view(-1, *self.shape)
+
+
+@lowers_module(Moved)
+def moved(build: Builder, module: Moved, input: Ref) -> Ref:
+    return build.pick(input, module.index.cpu(), module.shape)
 
 
 class Sum(nn.Module):

@@ -14,9 +14,11 @@ Expression: TypeAlias = "str | list[Expression]"
 
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 DEEPEST = 100
-# A comment, a string, a quoted symbol, a bracket, a word; a quote that is never closed comes out alone.
-_TOKEN = re.compile(r""";[^\r\n]*|"[^"]*"|\|[^|]*\||[()]|[^\s();"|]+|["|]""", re.ASCII)
+# A comment, a string, a quoted symbol, a bracket, a word; a quote that is never closed comes out alone. What stands in
+# square brackets is a part of its word, as in X[0, 1].
+_TOKEN = re.compile(r""";[^\r\n]*|"[^"]*"|\|[^|]*\||[()]|(?:\[[^\]();"|\r\n]*\]|[^\s();"|\[])+|["|\[]""", re.ASCII)
 _SYMBOL = re.compile(r"[\w~!@$%^&*+=<>.?/-]+", re.ASCII)
+_NAMES = {'"': "string", "|": "quoted symbol", "[": "pair of square brackets"}
 _BETWEEN_LOOKS = 1 << 14  # tokens between two looks at the clock
 
 
@@ -44,8 +46,8 @@ def commands(text: str, where: str, deadline: float = math.inf) -> Iterator[Expr
             expression = stack.pop()
         elif token[0] == ";":
             continue
-        elif token in ('"', "|"):
-            kind = "string" if token == '"' else "quoted symbol"
+        elif token in _NAMES:
+            kind = _NAMES[token]
             raise VnnlibError(f"{where} ends inside a {kind}; it may be truncated.")
         else:
             word = _unquoted(token) if token[0] == "|" else token

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipgraft.interop.declarations import TensorName
+
 
 @dataclass(frozen=True, eq=False)
 class Conjunction:
@@ -16,6 +18,13 @@ class Conjunction:
 
     A: Tensor
     b: Tensor
+
+    @property
+    def only_compares(self) -> bool:
+        """Whether every row says that one output is at most another: then only the outputs' order counts."""
+        a, b = self.A.amax(1), self.A.amin(1)
+        pairs = ((self.A != 0).sum(1) == 2) & (a == -b)
+        return bool((pairs & (self.b == 0)).all())
 
     def excess(self, y: Tensor) -> Tensor:
         """max_i (A_i y - b_i), for y (B, outputs) -> (B,): at most 0 exactly where all rows hold."""
@@ -44,11 +53,14 @@ class Specification:
 
     expand(deadline): the regions one after the other. There may be far more of them than fit into memory, or into the
     time until the deadline (time.monotonic), after which OutOfTime is raised.
+    x, y: what a file of version 2.0 calls the input and the output; None for X_0 .. and Y_0 ..
     """
 
     inputs: int
     outputs: int
     expand: Callable[[float], Iterator[Region]]
+    x: TensorName | None = None
+    y: TensorName | None = None
 
     @property
     def regions(self) -> tuple[Region, ...]:

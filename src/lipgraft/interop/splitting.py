@@ -1,33 +1,40 @@
 """Branch and bound on inputs: for networks with few of them, halving boxes is a complete method.
 
-Every box is bounded by CROWN. One whose bound is not positive is cut in half across the input that the bound depends on
-most, and both halves go back on the pile.
+Every box is bounded by CROWN, and so are mixtures of rows that must hold together. A box that is not proved is cut in
+half across the input that could give its rows most of what they lack, and both halves go back on the pile. The boxes of
+all regions of a property lie on one pile and are bounded together.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from lipgraft.bounds.crown import prepare, specification_bounds
 from lipgraft.bounds.geometry import at_input, input_like
-from lipgraft.bounds.numerics import proved
+from lipgraft.bounds.memory import Late
 from lipgraft.box import Box
-from lipgraft.interop.property_network import PropertyNetwork
 from lipgraft.interop.replay import Counterexample, replay
 from lipgraft.interop.result import Word
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Region
-from lipgraft.network import Network, evaluate, full_precision, trace
+from lipgraft.network import Network, evaluate, full_precision, like
 
-MOST_INPUTS = 20
-BATCH = 512
-NUMBERS = 1 << 25  # of the largest array that bounding a batch of boxes needs
-NARROW = 1e-5  # of the whole box: below this, rounding decides, and cutting on proves nothing
+MOST_INPUTS = 20  # that are not fixed
+BATCH = {"cpu": 512, "cuda": 16384}  # boxes bounded together
+NUMBERS = {"cpu": 1 << 25, "cuda": 1 << 29}  # of the largest array that this needs
+TOGETHER = 4096  # regions whose boxes share a pile
+TRIED = 3  # points of a batch that onnxruntime is asked about
+MIXTURES = 12  # steps in which rows of a disjunct are mixed
+TINY = 1e-9
+NARROW = 2e-5  # of the whole box: below this, rounding decides, and cutting on proves nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,80 +48,256 @@ class Split:
 
 @torch.no_grad()
 def split_inputs(
-    model: PropertyNetwork, region: Region, judge: OnnxRuntime, deadline: float, *, sound: bool = False
+    network: Network, regions: Iterator[Region], judge: OnnxRuntime, deadline: float, *, sound: bool = False
 ) -> Split:
-    """Decide a region whose property is this network's, until `deadline` (time.monotonic).
+    """Decide all regions together, until `deadline` (time.monotonic).
 
-    sound: bounds hold in real numbers (see `bounds.sound`); the model is of double precision.
+    network: the graph, in double precision. sound: bounds hold in real numbers (see `bounds.sound`).
     """
-    shape = tuple(model.centre.shape)
+    done, unknown = 0, False
     with full_precision():
-        network = trace(model, shape).to()
-        widest = max(math.prod(node.shape) for node in network.nodes)
-        room = max(1, min(BATCH, NUMBERS // widest**2))
-        pile = [_Pile(-torch.ones_like(model.centre)[None], torch.ones_like(model.centre)[None])]
-        done = 0
-        while pile:
-            if time.monotonic() > deadline:
-                return Split("timeout", None, done)
-            box = _take(pile, room)
-            done += len(box.lower)
-            bound, weight, corner = _bounded(network, box, sound)
-            candidates = torch.cat([corner, (box.lower + box.upper) / 2])
-            lost = evaluate(network, candidates)[network.output][:, 1:].amax(1) >= 0
-            found = replay(judge, region, model.inputs(candidates[lost][:3]))
-            if found is not None:
-                return Split("sat", found, done)
-            left = ~proved(bound)
-            if not bool(left.any()):
-                continue
-            width = (box.upper - box.lower)[left].flatten(1)
-            if bool((width.amax(1) < NARROW).any()):
-                return Split("unknown", None, done)
-            score = torch.where(width >= NARROW, weight[left].flatten(1).abs() * width + 1e-9 * width, -1.0)
-            pile.append(_halved(box.lower[left], box.upper[left], score.argmax(1)))
-    return Split("unsat", None, done)
+        while some := list(islice(regions, TOGETHER)):
+            result = _decide(network, some, judge, deadline, sound)
+            done += result.boxes
+            if result.status in ("sat", "timeout"):
+                return Split(result.status, result.counterexample, done)
+            unknown = unknown or result.status == "unknown"
+    return Split("unknown" if unknown else "unsat", None, done)
+
+
+def _decide(network: Network, regions: list[Region], judge: OnnxRuntime, deadline: float, sound: bool) -> Split:
+    questions = _Questions.of(regions, network)
+    device = questions.limit.device.type
+    widest = max(math.prod(node.shape) for node in network.nodes)
+    most = NUMBERS.get(device, NUMBERS["cpu"]) // widest // max(widest, questions.limit.shape[1])
+    room = max(1, min(BATCH.get(device, BATCH["cpu"]), most))
+
+    def late() -> bool:
+        return time.monotonic() > deadline
+
+    pile, done, unknown = [questions.boxes()], 0, False
+    while pile:
+        if late():
+            return Split("timeout", None, done)
+        boxes = _take(pile, room)
+        done += len(boxes.asked)
+        excess, weight, slopes = _bounded(network, boxes, questions, sound, late)
+        corner = torch.where(weight > 0, boxes.lower, boxes.upper)
+        found = _violation(network, boxes, corner, questions, regions, judge)
+        if found is not None:
+            return Split("sat", found, done)
+        left = ~(excess > 0)  # NaN proves nothing
+        if not bool(left.any()):
+            continue
+        open_, slopes = boxes.at(left), slopes[left]
+        width = open_.upper - open_.lower
+        share = width / questions.width[open_.asked]
+        narrow = share.nan_to_num(nan=0.0).amax(1) < NARROW
+        if bool(narrow.any()):
+            unknown = True
+            open_, slopes, width, share = open_.at(~narrow), slopes[~narrow], width[~narrow], share[~narrow]
+        # A side that was cut less often is worth more: what a bound does not depend on here it may depend on later.
+        score = torch.where(share >= NARROW, (slopes.abs() * width + TINY) * share, -1.0)
+        pile.append(_halved(open_, score.argmax(1)))
+    return Split("unknown" if unknown else "unsat", None, done)
 
 
 @dataclass(frozen=True, eq=False)
-class _Pile:
-    """Boxes inside [-1, 1]: lower, upper (N, *shape)."""
+class _Boxes:
+    """lower, upper: (N, inputs); asked: (N,), which region each belongs to."""
 
     lower: Tensor
     upper: Tensor
+    asked: Tensor
+
+    def at(self, which: Tensor | slice) -> _Boxes:
+        return _Boxes(self.lower[which], self.upper[which], self.asked[which])
 
 
-def _take(pile: list[_Pile], room: int) -> _Pile:
+@dataclass(frozen=True, eq=False)
+class _Questions:
+    """What is asked of each region's boxes. All on the network's device, in double precision.
+
+    A: (R, K, outputs), limit: (R, K): the rows A y <= b of all disjuncts of a region, one after the other;
+    disjunct: (R, K), which one a row belongs to; count: the most disjuncts of a region; width: (R, inputs).
+    A region with fewer rows has rows 0 y <= -1 of disjuncts of their own, which never hold.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    A: Tensor
+    limit: Tensor
+    disjunct: Tensor
+    count: int
+
+    @staticmethod
+    def of(regions: Sequence[Region], network: Network) -> _Questions:
+        device = like(network).device
+        rows = max(sum(len(part.b) for part in region.disjuncts) for region in regions)
+        count = max(len(region.disjuncts) for region in regions) + 1
+        outputs = regions[0].disjuncts[0].A.shape[1]
+        A, limit = torch.zeros(len(regions), rows, outputs).double(), torch.full((len(regions), rows), -1.0).double()
+        disjunct = torch.full((len(regions), rows), count - 1)
+        for i, region in enumerate(regions):
+            b = torch.cat([part.b for part in region.disjuncts])
+            A[i, : len(b)], limit[i, : len(b)] = torch.cat([part.A for part in region.disjuncts]), b
+            sizes = torch.tensor([len(part.b) for part in region.disjuncts])
+            disjunct[i, : len(b)] = torch.arange(len(sizes)).repeat_interleave(sizes)
+        ends = (torch.stack([getattr(region, end) for region in regions]) for end in ("lower", "upper"))
+        lower, upper, A, limit, disjunct = (t.to(device) for t in (*ends, A, limit, disjunct))
+        return _Questions(lower, upper, A, limit, disjunct, count)
+
+    @property
+    def width(self) -> Tensor:
+        return self.upper - self.lower
+
+    def boxes(self) -> _Boxes:
+        """Every region whole."""
+        return _Boxes(self.lower, self.upper, torch.arange(len(self.lower), device=self.lower.device))
+
+    @cached_property
+    def joins(self) -> bool:
+        """Whether any disjunct has several rows."""
+        return bool((self.disjunct[:, 1:] == self.disjunct[:, :-1]).any())
+
+    def best(self, rows: Tensor, groups: Tensor) -> Tensor:
+        """The largest of each disjunct's rows: (N, K) -> (N, D). A NaN counts as -inf."""
+        rows = torch.where(rows.isnan(), -torch.inf, rows)
+        return rows.new_full((len(rows), self.count), -torch.inf).scatter_reduce(1, groups, rows, "amax")
+
+    def present(self, groups: Tensor) -> Tensor:
+        """Which disjuncts there are: (N, D)."""
+        return torch.zeros(len(groups), self.count, dtype=torch.bool, device=groups.device).scatter(1, groups, True)
+
+    def worst(self, rows: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+        """For values of rows less their limits, (N, K): the least over disjuncts of each one's largest, and its row.
+
+        Above 0 exactly where no disjunct can hold.
+        """
+        groups = self.disjunct[asked]
+        worst, which = torch.where(self.present(groups), self.best(rows, groups), torch.inf).min(1)
+        rows = torch.where(rows.isnan(), -torch.inf, rows)
+        return worst, torch.where(groups == which[:, None], rows, -torch.inf).argmax(1)
+
+
+def _take(pile: list[_Boxes], room: int) -> _Boxes:
     """At most `room` boxes from the top of the pile, so that the pile stays as low as the tree is deep."""
     taken = []
     while pile and room:
         top = pile.pop()
-        if len(top.lower) > room:
-            pile.append(_Pile(top.lower[:-room], top.upper[:-room]))
-            top = _Pile(top.lower[-room:], top.upper[-room:])
+        if len(top.asked) > room:
+            pile.append(top.at(slice(None, -room)))
+            top = top.at(slice(-room, None))
         taken.append(top)
-        room -= len(top.lower)
-    return _Pile(torch.cat([part.lower for part in taken]), torch.cat([part.upper for part in taken]))
+        room -= len(top.asked)
+    joined = (torch.cat([getattr(part, name) for part in taken]) for name in ("lower", "upper", "asked"))
+    return _Boxes(*joined)
 
 
-def _bounded(network: Network, box: _Pile, sound: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """For each box the worst margin's bound (N,), its coefficients, and where it is attained, (N, *shape)."""
-    count, disjuncts = len(box.lower), network.output_shape[0] - 1
-    rows = torch.cat([torch.ones(disjuncts, 1), -torch.eye(disjuncts)], 1).to(box.lower)
-    prepared = prepare(network, Box(box.lower, box.upper), sound_for=torch.float64 if sound else None)
+def _bounded(
+    network: Network, boxes: _Boxes, questions: _Questions, sound: bool, late: Late
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each box how far it is from a violation at least (N,), the coefficients of that bound (N, inputs), and how
+    much of what its rows lack each input could give them, per length.
+    """
+    shape, root = network.input_shape, input_like(network)
+    box = Box(boxes.lower.view(-1, *shape), boxes.upper.view(-1, *shape))
+    prepared = prepare(network, box, sound_for=torch.float64 if sound else None, late=late)
     record: dict[int, Tensor] = {}
-    bounds = specification_bounds(prepared, rows.expand(count, 1, -1, -1), record=record)[:, 0]
-    worst, which = torch.where(torch.isfinite(bounds), bounds, -torch.inf).min(1)
-    at_root = record[0][:, 0][torch.arange(count, device=which.device), which]
-    weight = at_input(network, input_like(network), at_root)
-    return worst, weight, torch.where(weight > 0, box.lower, box.upper)
+    A, limits, groups = questions.A[boxes.asked], questions.limit[boxes.asked], questions.disjunct[boxes.asked]
+    # A difference rounds to 0 only where both are equal, and never to the other side.
+    excess = specification_bounds(prepared, A.unsqueeze(1), record=record)[:, 0] - limits
+    worst, row = questions.worst(excess, boxes.asked)
+    single_rows = record[0][:, 0]
+    weight = _row(at_input(network, root, single_rows), row)
+    if not questions.joins or bool((worst > 0).all()):
+        return worst, weight, weight
+    ends = [end.flatten(1) for end in prepared.intervals[root]]
+    share = _mixed(excess, single_rows.flatten(2), ends[0], ends[1], groups, questions.count)
+    mixture = share.new_zeros(*share.shape, questions.count).scatter(2, groups.unsqueeze(2), share.unsqueeze(2))
+    largest = torch.maximum(*(end.abs() for end in prepared.intervals[network.output]))
+    joint, allowed = _joined(mixture, A, limits, largest)
+    joint_excess = specification_bounds(prepared, joint.unsqueeze(1), record=record)[:, 0] - allowed
+    joint_excess = torch.where(joint_excess.isnan(), -torch.inf, joint_excess)
+    single = questions.best(excess, groups)
+    better = torch.maximum(single, joint_excess)
+    worst, which = torch.where(questions.present(groups), better, torch.inf).min(1)
+    weight = _row(at_input(network, root, record[0][:, 0]), which)
+    lacking = torch.where(groups == which[:, None], -excess, torch.inf).clamp(min=TINY)
+    slopes = (at_input(network, root, single_rows).flatten(2).abs() / lacking.unsqueeze(2)).sum(1)
+    return worst, weight, slopes + weight.abs() / worst.abs().clamp(min=TINY)[:, None]
 
 
-def _halved(lower: Tensor, upper: Tensor, axis: Tensor) -> _Pile:
-    """Both halves of every box. axis: (N,), of the flattened input."""
-    shape = lower.shape
-    low, high, at = lower.flatten(1), upper.flatten(1), axis[:, None]
-    middle = (low.gather(1, at) + high.gather(1, at)) / 2
-    lows = torch.cat([low, low.scatter(1, at, middle)])
-    highs = torch.cat([high.scatter(1, at, middle), high])
-    return _Pile(lows.view(-1, *shape[1:]), highs.view(-1, *shape[1:]))
+def _row(coefficients: Tensor, row: Tensor) -> Tensor:
+    """One row of each box: (N, K, *shape), (N,) -> (N, inputs)."""
+    return coefficients[torch.arange(len(row), device=row.device), row].flatten(1)
+
+
+def _mixed(bounds: Tensor, rows: Tensor, low: Tensor, high: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Shares of the rows of each disjunct whose mixture has a large bound: (N, K), those of a disjunct sum to 1.
+
+    All rows of a disjunct hold together, so any mixture of them must hold too. The rows' lower bounds are lines
+    l(x) = a x + c on the box (bounds: their least values, rows: a, (N, K, n)); the least value of a mixture is concave
+    in the shares, and its gradient is l at the mixture's corner.
+    """
+    base = bounds - torch.minimum(rows * low[:, None], rows * high[:, None]).sum(2)
+    base = torch.where(base.isfinite(), base, 0.0)
+    rows = torch.where(rows.isfinite(), rows, 0.0)
+    weight, chosen = torch.zeros_like(base), torch.zeros_like(base)
+    record = base.new_full((len(base), count), -torch.inf)
+    places = groups.unsqueeze(2).expand_as(rows)
+    for step in range(1, MIXTURES + 1):
+        top = base.new_full((len(base), count), -torch.inf).scatter_reduce(1, groups, weight, "amax")
+        share = (weight - top.gather(1, groups)).exp()
+        share = share / share.new_zeros(len(base), count).scatter_add(1, groups, share).gather(1, groups)
+        mixed = rows.new_zeros(len(rows), count, rows.shape[2]).scatter_add(1, places, rows * share.unsqueeze(2))
+        corner = torch.where(mixed > 0, low[:, None], high[:, None]).gather(1, places)
+        lines = (rows * corner).sum(2) + base
+        value = rows.new_zeros(len(rows), count).scatter_add(1, groups, share * lines)
+        chosen = torch.where((value > record).gather(1, groups), share, chosen)
+        record = torch.maximum(record, value)
+        size = lines.new_zeros(len(rows), count).scatter_reduce(1, groups, lines.abs(), "amax").gather(1, groups)
+        weight = weight + 4.0 / math.sqrt(step) * lines / size.clamp(min=1e-30)
+    return chosen
+
+
+def _joined(mixture: Tensor, A: Tensor, limits: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """The mixtures of rows, (N, D, outputs), and the limits that they keep in real numbers, (N, D).
+
+    mixture: (N, K, D), >= 0; largest: the outputs' absolute values at most, (N, outputs). Rounding the mixture moves it
+    by at most gamma times the absolute values that it adds up.
+    """
+    joint = torch.einsum("nkd,nko->ndo", mixture, A)
+    size = torch.einsum("nkd,nk->nd", mixture, limits.abs() + (A.abs() * largest[:, None]).sum(2))
+    gamma = 4.0 * (mixture.shape[1] + A.shape[2] + 2) * 2.0**-53
+    return joint, torch.einsum("nkd,nk->nd", mixture, limits) + gamma * size
+
+
+def _violation(
+    network: Network,
+    boxes: _Boxes,
+    corner: Tensor,
+    questions: _Questions,
+    regions: Sequence[Region],
+    judge: OnnxRuntime,
+) -> Counterexample | None:
+    """Looks at the corner where each bound is attained, and at the middle of each box."""
+    points = torch.cat([corner, (boxes.lower + boxes.upper) / 2])
+    asked = boxes.asked.repeat(2)
+    y = evaluate(network, points.view(-1, *network.input_shape))[network.output]
+    rows = torch.einsum("nko,no->nk", questions.A[asked], y) - questions.limit[asked]
+    excess, _ = questions.worst(rows, asked)
+    for i in (excess <= 0).nonzero().flatten()[:TRIED].tolist():
+        found = replay(judge, regions[int(asked[i])], points[i : i + 1])
+        if found is not None:
+            return found
+    return None
+
+
+def _halved(boxes: _Boxes, axis: Tensor) -> _Boxes:
+    """Both halves of every box. axis: (N,)."""
+    at = axis[:, None]
+    middle = (boxes.lower.gather(1, at) + boxes.upper.gather(1, at)) / 2
+    lows = torch.cat([boxes.lower, boxes.lower.scatter(1, at, middle)])
+    highs = torch.cat([boxes.upper.scatter(1, at, middle), boxes.upper])
+    return _Boxes(lows, highs, boxes.asked.repeat(2))

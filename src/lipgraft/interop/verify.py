@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from lipgraft.files import check_folder
 from lipgraft.interop.certificates import CertificateFolder
 from lipgraft.interop.clock import OutOfTime, check_time
 from lipgraft.interop.errors import VnnlibError
-from lipgraft.interop.falsify import QUICK, falsify
+from lipgraft.interop.falsify import QUICK, THOROUGH, Effort, falsify
 from lipgraft.interop.load import check_import, import_checked
 from lipgraft.interop.module import OnnxNetwork
 from lipgraft.interop.property_network import PropertyNetwork
@@ -29,10 +30,13 @@ from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.specification import Region, Specification
 from lipgraft.interop.splitting import MOST_INPUTS, split_inputs
 from lipgraft.interop.vnnlib import read_vnnlib
+from lipgraft.network import Network, trace
 from lipgraft.rounding import inner_box
 from lipgraft.verification import VerifySettings, verify_stream
 
 PathLike = str | os.PathLike[str]
+HALVED, SMALL = 6, 4000  # free inputs and neurons up to which boxes are halved and nothing else is tried
+ATTACKED = 64  # regions that are few enough for a thorough attack on each
 CHECKED = 16  # points of a property at which the import is compared with onnxruntime
 
 
@@ -48,8 +52,18 @@ class Subject:
     def read(path: PathLike, device: torch.device | str = "cpu", *, deadline: float = math.inf) -> Subject:
         """After the deadline (time.monotonic), OutOfTime is raised."""
         judge = OnnxRuntime(path)
-        network = import_checked(judge, deadline).to(device)
+        network = import_checked(judge, deadline, drop_softmax=True).to(device)
         return Subject(network, judge, torch.empty(0, dtype=getattr(torch, judge.file.dtype), device=device))
+
+    @cached_property
+    def exact(self) -> Network:
+        """The network's graph in double precision."""
+        return trace(deepcopy(self.network).double(), self.network.input_shape).to()
+
+    @property
+    def neurons(self) -> int:
+        """Of all activations."""
+        return sum(math.prod(node.shape) for _, node in self.exact.activations())
 
 
 def verify_vnnlib(
@@ -103,21 +117,72 @@ def verify_specification(
     `PropertyNetwork`) and a certificate that its class 0 wins. Boxes are not halved then, as such proofs have no file.
     """
     _check_counts(subject, specification, where)
-    chosen = settings or VerifySettings()
-    try:
-        _check_in_boxes(subject, specification, deadline)
-        if len(list(islice(specification.expand(deadline), 2))) > 1:
-            # A violation that is easy to find must not wait for the proofs of other regions.
-            regions = specification.expand(deadline)
-            network, judge, like = subject.network, subject.judge, subject.like
-            found = falsify(network, regions, judge, like, deadline, effort=QUICK, seed=chosen.attack.seed)
-            if found is not None:
-                return VnnResult("sat", found, method="pgd")
-        count = sum(1 for _ in specification.expand(deadline))
-    except OutOfTime:
-        return VnnResult("timeout")
+    dropped = subject.network.dropped
+    if dropped is not None:
+        specification = _order_alone(specification, dropped, where)
     kept = None if certificates is None else check_folder(certificates)
-    return _decide_all(subject, specification, count, deadline, chosen, kept)
+    try:
+        answer = _answer(subject, specification, deadline, settings or VerifySettings(), kept)
+    except OutOfTime:
+        answer = VnnResult("timeout")
+    note = None if dropped is None else f"the network's final {dropped} is left out: only the outputs' order counts"
+    return replace(answer, note=note, names=(specification.x, specification.y))
+
+
+def _answer(
+    subject: Subject, specification: Specification, deadline: float, settings: VerifySettings, kept: Path | None
+) -> VnnResult:
+    """Attack all regions, then prove them: by halving boxes where inputs are few, otherwise one after the other."""
+    _check_in_boxes(subject, specification, deadline)
+    if len(list(islice(specification.expand(deadline), 2))) > 1:
+        # A violation that is easy to find must not wait for the proofs of other regions.
+        found = _attacked(subject, specification, _half(deadline), settings, QUICK)
+        if found is not None:
+            return found
+    count = free = 0
+    for region in specification.expand(deadline):
+        count, free = count + 1, max(free, int((region.lower < region.upper).sum()))
+    if free > MOST_INPUTS or settings.speaks_of != "real" or kept is not None:
+        return _decide_all(subject, specification, count, deadline, settings, kept)
+    if count <= ATTACKED:
+        found = _attacked(subject, specification, _half(deadline), settings, THOROUGH)
+        if found is not None:
+            return found
+    now = time.monotonic()
+    few = (free <= HALVED and subject.neurons <= SMALL) or count > ATTACKED
+    answer = _split(subject, specification, deadline if few else now + (deadline - now) / 8, settings)
+    if few or answer.status in ("sat", "unsat"):
+        return answer
+    tried = _decide_all(subject, specification, count, _half(deadline), settings, None)  # neurons may be easier
+    return tried if tried.status in ("sat", "unsat") else _split(subject, specification, deadline, settings)
+
+
+def _split(subject: Subject, specification: Specification, until: float, settings: VerifySettings) -> VnnResult:
+    """All regions by halving boxes."""
+    regions, sound = specification.expand(until), settings.arithmetic == "sound"
+    try:
+        split = split_inputs(subject.exact, regions, subject.judge, until, sound=sound)
+    except OutOfTime:
+        return VnnResult("timeout", method="input-splitting")
+    return VnnResult(split.status, split.counterexample, method="input-splitting")
+
+
+def _half(deadline: float) -> float:
+    """The middle between now and the deadline."""
+    return (time.monotonic() + deadline) / 2
+
+
+def _attacked(
+    subject: Subject, specification: Specification, until: float, settings: VerifySettings, effort: Effort
+) -> VnnResult | None:
+    """ "sat" if an ascent finds a violation. until: by time.monotonic."""
+    regions = specification.expand(until)
+    network, judge, like = subject.network, subject.judge, subject.like
+    try:
+        found = falsify(network, regions, judge, like, until, effort=effort, seed=settings.attack.seed)
+    except OutOfTime:
+        return None
+    return None if found is None else VnnResult("sat", found, method="pgd")
 
 
 def _decide_all(
@@ -190,11 +255,25 @@ def _check_counts(subject: Subject, specification: Specification, where: str) ->
         )
 
 
+def _order_alone(specification: Specification, dropped: str, where: str) -> Specification:
+    """The specification, whose regions may only compare outputs with each other, as the last node is left out."""
+
+    def expand(until: float) -> Iterator[Region]:
+        for region in specification.expand(until):
+            if not all(disjunct.only_compares for disjunct in region.disjuncts):
+                raise VnnlibError(
+                    f"{where} asks for more than the order of the outputs, and the network ends in {dropped}; export "
+                    f"it without {dropped}, and write the property for its inputs."
+                )
+            yield region
+
+    return replace(specification, expand=expand)
+
+
 def _decide(
     subject: Subject, region: Region, deadline: float, settings: VerifySettings, folder: Path | None
 ) -> VnnResult:
-    """Attack, then prove: by halving the box where inputs are few, otherwise by the verifier of images."""
-    few = len(region.lower) <= MOST_INPUTS and settings.speaks_of == "real" and folder is None
+    """Attack, then prove by the verifier of images."""
     left = deadline - time.monotonic()
     if left <= 0:
         return VnnResult("timeout")
@@ -202,23 +281,17 @@ def _decide(
     found = replay(subject.judge, region, ((region.lower + region.upper) / 2)[None])
     if found is not None:
         return VnnResult("sat", found, method="pgd")
-    if few or any(len(disjunct.b) > 1 for disjunct in region.disjuncts):
+    if any(len(disjunct.b) > 1 for disjunct in region.disjuncts):
         half = deadline - left / 2  # the other half is for proofs
         found = falsify(subject.network, [region], subject.judge, subject.like, half, seed=settings.attack.seed)
         if found is not None:
             return VnnResult("sat", found, method="pgd")
-    if few:
-        sound = settings.arithmetic == "sound"
-        split = split_inputs(_property(subject, region, double=sound), region, subject.judge, deadline, sound=sound)
-        return VnnResult(split.status, split.counterexample, method="input-splitting")
     return _by_verifier(subject, region, _property(subject, region), deadline, settings, folder)
 
 
-def _property(subject: Subject, region: Region, *, double: bool = False) -> PropertyNetwork:
-    """The property as a classifier; double: in double precision, whatever the file has."""
+def _property(subject: Subject, region: Region) -> PropertyNetwork:
+    """The property as a classifier."""
     network, dtype = subject.network, subject.like.dtype
-    if double:
-        network, dtype = deepcopy(network).double(), torch.float64
     model: PropertyNetwork = PropertyNetwork(network, region, network.input_shape, dtype).to(subject.like.device)
     return model.eval()
 

@@ -1,4 +1,4 @@
-"""Reading VNNLIB 1.0: declarations and assertions become boxes with forbidden outputs."""
+"""Reading VNNLIB 1.0 and 2.0: declarations and assertions become boxes with forbidden outputs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lipgraft.interop.clauses import Clause, ClauseReader, cases, check, regions_of
+from lipgraft.interop.declarations import Declarations
 from lipgraft.interop.errors import VnnlibError
-from lipgraft.interop.linear import Variable, variable
 from lipgraft.interop.packed import read_packed
 from lipgraft.interop.sexpr import Expression, commands, show
 from lipgraft.interop.specification import Region, Specification
@@ -35,8 +35,8 @@ def parse_vnnlib(text: str, where: str = "the specification", *, deadline: float
 
     deadline: by time.monotonic; after it, OutOfTime is raised.
     """
-    declared: dict[Variable, None] = {}
-    whole, reader = Clause(), ClauseReader(where, deadline)
+    declared = Declarations(where)
+    whole, reader = Clause(), ClauseReader(where, deadline, declared.names)
     over = False
     for command in commands(text, where, deadline):
         if isinstance(command, str) or not command or not isinstance(command[0], str):
@@ -44,23 +44,36 @@ def parse_vnnlib(text: str, where: str = "the specification", *, deadline: float
         if over:
             raise VnnlibError(f"{where}: {show(command)} stands after (exit), where nothing counts.")
         match command[0]:
-            case "declare-const" | "declare-fun":
-                _declare(_declaration(command, where), declared, where)
+            case "vnnlib-version":
+                reader.equal = _is_second(command, where)
+            case "declare-network" if reader.equal:
+                declared.declare_network(command)
+            case "declare-const" | "declare-fun" if not reader.equal:
+                declared.declare(command)
             case "assert":
                 if len(command) != 2:
                     raise VnnlibError(f"{where}: {show(command)} must assert one formula.")
                 reader.add(command[1], whole)
             case known if known not in IGNORED:
-                raise VnnlibError(f"{where}: the command {show(command)} is not part of VNNLIB 1.0.")
+                version = "2.0" if reader.equal else "1.0"
+                raise VnnlibError(f"{where}: the command {show(command)} is not part of VNNLIB {version}.")
         over = command[0] == "exit"
-    inputs, outputs = (_count(declared, kind, where) for kind in "XY")
+    inputs, outputs = declared.count("X"), declared.count("Y")
     _check_names(reader, whole, inputs, outputs)
     check(whole, inputs, where)
 
     def expand(until: float) -> Iterator[Region]:
         return regions_of(cases(whole, inputs, until), outputs, where)
 
-    return Specification(inputs, outputs, expand)
+    return Specification(inputs, outputs, expand, declared.tensor("X"), declared.tensor("Y"))
+
+
+def _is_second(command: list[Expression], where: str) -> bool:
+    """(vnnlib-version <2.0>): whether it is version 2, and not 1."""
+    version = str(command[1]).strip("<>") if len(command) == 2 else ""
+    if version not in ("1.0", "2.0"):
+        raise VnnlibError(f"{where}: {show(command)}: only versions <1.0> and <2.0> are supported.")
+    return version == "2.0"
 
 
 def _check_names(reader: ClauseReader, whole: Clause, inputs: int, outputs: int) -> None:
@@ -71,28 +84,3 @@ def _check_names(reader: ClauseReader, whole: Clause, inputs: int, outputs: int)
             raise VnnlibError(f"{reader.where} {verb} {letter}_{highest}, which it does not declare.")
     if "Y" not in reader.highest and whole.is_possible:
         raise VnnlibError(f"{reader.where} says nothing of the outputs, so every input would violate it.")
-
-
-def _declare(name: Variable, declared: dict[Variable, None], where: str) -> None:
-    if name in declared:
-        raise VnnlibError(f"{where} declares {name[0]}_{name[1]} twice.")
-    declared[name] = None
-
-
-def _declaration(command: list[Expression], where: str) -> Variable:
-    """(declare-const X_0 Real) or (declare-fun X_0 () Real)."""
-    sort: list[Expression] = ["Real"] if command[0] == "declare-const" else [[], "Real"]
-    name = variable(command[1]) if len(command) > 1 and isinstance(command[1], str) else None
-    if name is None or command[2:] != sort:
-        raise VnnlibError(f"{where}: {show(command)} must declare a real variable X_i or Y_i.")
-    return name
-
-
-def _count(declared: dict[Variable, None], kind: str, where: str) -> int:
-    numbers = {number for letter, number in declared if letter == kind}
-    missing = next((i for i in range(len(numbers)) if i not in numbers), None)
-    if not numbers or missing is not None:
-        raise VnnlibError(
-            f"{where} does not declare {kind}_{missing or 0}; variables are numbered from 0 without gaps."
-        )
-    return len(numbers)

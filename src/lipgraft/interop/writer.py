@@ -46,6 +46,10 @@ class OnnxWriter:
         self._constants.append(self._numpy.from_array(array, name))
         return name
 
+    def per_neuron(self, name: str, tensor: Tensor) -> str:
+        """A constant that broadcasts to one input's shape; for images with the batch axis, which some readers need."""
+        return self.constant(name, tensor[None] if tensor.ndim == 3 else tensor)
+
     def operator(self, kind: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
         """Append a node; its result has the node's name."""
         self._names.add(name)

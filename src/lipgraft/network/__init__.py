@@ -15,12 +15,13 @@ from lipgraft.network.graph import (
     Network,
     Node,
     Pad,
+    Pick,
     Reshape,
     Scale,
 )
 from lipgraft.network.lowering import Builder, Ref, lowers_function, lowers_method, lowers_module
 from lipgraft.network.precision import full_precision, ordinary, ordinary_tensors, stepwise
-from lipgraft.network.rewrite import expanded, kinks_at_zero
+from lipgraft.network.rewrite import evenly_padded, expanded, kinks_at_zero
 from lipgraft.network.rounding import rounding_errors, rounding_tolerance
 from lipgraft.network.tracing import normalises, trace_fx
 
@@ -36,6 +37,7 @@ __all__ = [
     "Network",
     "Node",
     "Pad",
+    "Pick",
     "Ref",
     "Reshape",
     "Scale",
@@ -44,6 +46,7 @@ __all__ = [
     "call",
     "evaluate",
     "evaluated",
+    "evenly_padded",
     "expanded",
     "full_precision",
     "kinks_at_zero",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.activations import ReLU
@@ -14,6 +15,7 @@ from lipgraft.network.evaluation import like
 from lipgraft.network.graph import Activation, Add, Conv, Graft, Network, Node, Pad, Scale, Shape
 from lipgraft.network.lowering.naming import unique
 from lipgraft.network.nodes import MaxPool
+from lipgraft.network.simplify import without_dead
 
 
 class Rewriter:
@@ -129,6 +131,32 @@ def _line_maximum(out: Rewriter, node: MaxPool, x: int, shape: Shape, axis: int)
         gain = out.add(Activation, f"{node.name}_max", result, more, curve=ReLU(), auxiliary=True)
         best, plain = out.add(Add, f"{node.name}_best", result, best, gain), False
     return best, result
+
+
+def evenly_padded(network: Network) -> Network:
+    """The network without padding nodes before convolutions, where the kernel can be filled up with zeros instead.
+
+    A convolution pads as much on both sides as the wider side needs; rows and columns of zeros in the kernel skip what
+    is too much. With dilation, that must be a multiple of it.
+    """
+
+    def rule(out: Rewriter, node: Node, inputs: tuple[int, ...]) -> int | None:
+        before = out.nodes[inputs[0]] if inputs else None
+        if not isinstance(node, Conv) or not isinstance(before, Pad):
+            return None
+        left, right, top, bottom = before.pads
+        (rows, columns), (down, across) = node.padding, node.dilation
+        vertical, horizontal = (top + rows, bottom + rows), (left + columns, right + columns)
+        missing = [(max(pair) - pair[0], max(pair) - pair[1]) for pair in (vertical, horizontal)]
+        if any(n % step for pair, step in zip(missing, (down, across), strict=True) for n in pair):
+            return None
+        (above, below), (west, east) = missing
+        above, below, west, east = above // down, below // down, west // across, east // across
+        weight = F.pad(node.weight, (west, east, above, below))
+        padding = (max(vertical), max(horizontal))
+        return out.append(replace(node, inputs=before.inputs, weight=weight, padding=padding))
+
+    return without_dead(rewritten(network, rule)) if any(isinstance(node, Pad) for node in network.nodes) else network
 
 
 def _with(shape: Shape, axis: int, size: int) -> Shape:

@@ -30,7 +30,7 @@ def simplify(network: Network, foldable: AbstractSet[int] = frozenset()) -> Netw
         elif isinstance(before, Scale) and not _needs_grad(before) and not _needs_grad(node):
             joined = before.shift * node.scale + node.shift
             nodes[i] = replace(node, inputs=before.inputs, scale=before.scale * node.scale, shift=joined)
-    return _drop_dead(Network(tuple(nodes), network.output))
+    return without_dead(Network(tuple(nodes), network.output))
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def _needs_grad(node: Scale) -> bool:
     return node.scale.requires_grad or node.shift.requires_grad
 
 
-def _drop_dead(network: Network) -> Network:
+def without_dead(network: Network) -> Network:
     """Keep the input and what the output depends on."""
     live = {0, network.output}
     for i in reversed(range(len(network.nodes))):

@@ -1,4 +1,4 @@
-"""Products with constant matrices, convolutions, zero padding."""
+"""Products with constant matrices, sums, convolutions, zero padding."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipgraft.interop.importer import Call, Value, imports
+from lipgraft.interop.module import Shift
 from lipgraft.interop.onnx_file import Shape
+from lipgraft.interop.operators.arithmetic import shifted
 
 
 @imports("Gemm")
@@ -17,52 +20,94 @@ def gemm(call: Call) -> Value:
     """alpha A' B' + beta C, one of A and B constant."""
     left, right, bias = call.inputs[0], call.inputs[1], call.constant(2)
     alpha, beta = float(call.attribute("alpha", 1.0)), float(call.attribute("beta", 1.0))
-    if isinstance(left, Value) and isinstance(right, torch.Tensor):
-        # A row times a matrix; with transA the row comes as a column.
-        value = call.reshaped(left, left.shape[::-1]) if call.attribute("transA", 0) else left
-        weight = right if call.attribute("transB", 0) else right.T
-        shape: Shape = (1, len(weight))
-    elif isinstance(left, torch.Tensor) and isinstance(right, Value):
-        value = call.reshaped(right, right.shape[::-1]) if not call.attribute("transB", 0) else right
-        weight = left.T if call.attribute("transA", 0) else left
-        shape = (len(weight), 1)
+    flipped = [bool(call.attribute(name, 0)) for name in ("transA", "transB")]
+    if isinstance(left, Value) and isinstance(right, Tensor):
+        matrix, constant = _turned(call, left, flipped[0]), right.T if flipped[1] else right
+        count = constant.shape[1]
+        vector = bias is None or (matrix.shape[0] == 1 and bias.numel() in (1, count))
+        folded = None if bias is None or not vector else (beta * call.numbers(bias)).flatten().expand(count)
+        result = products(call, matrix, alpha * call.numbers(constant).T, folded, (matrix.shape[0], count))
+    elif isinstance(left, Tensor) and isinstance(right, Value):
+        matrix, constant = _turned(call, right, not flipped[1]), left.T if flipped[0] else left
+        count = len(constant)
+        vector = bias is None or (matrix.shape[0] == 1 and bias.numel() in (1, count))
+        folded = None if bias is None or not vector else (beta * call.numbers(bias)).flatten().expand(count)
+        result = products(call, matrix, alpha * call.numbers(constant), folded, (matrix.shape[0], count))
+        result = _turned(call, result, True)
     else:
         raise call.unsupported("only products with a constant matrix are affine")
-    if value.shape != (1, weight.shape[1]):
-        raise call.unsupported(f"it needs one vector of {weight.shape[1]} numbers, and gets shape {value.shape}")
-    if bias is not None:
-        if bias.numel() not in (1, len(weight)):
-            raise call.unsupported(f"its bias has shape {tuple(bias.shape)} for {len(weight)} results")
-        bias = (beta * call.numbers(bias)).flatten().expand(len(weight))
-    return _linear(call, value, alpha * call.numbers(weight), bias, shape)
+    return result if vector or bias is None else shifted(call, Shift, result, beta * call.numbers(bias))
+
+
+def _turned(call: Call, value: Value, turn: bool) -> Value:
+    """A matrix, transposed or as it is."""
+    if len(value.shape) != 2:
+        raise call.unsupported(f"it needs a matrix, and gets shape {value.shape}; add a Flatten before it")
+    places = torch.arange(math.prod(value.shape)).reshape(value.shape)
+    return call.moved(value, places.T) if turn else value
 
 
 @imports("MatMul")
 def matmul(call: Call) -> Value:
     """x W or W x with a constant matrix W (or vector)."""
     left, right = call.inputs[0], call.inputs[1]
-    if isinstance(left, Value) and isinstance(right, torch.Tensor) and right.ndim in (1, 2):
-        value, weight = left, right.T if right.ndim == 2 else right[None]
+    if isinstance(left, Value) and isinstance(right, Tensor) and right.ndim in (1, 2):
         shape = (*left.shape[:-1], *right.shape[1:])
-        fits = left.shape[-1] == weight.shape[1]
-    elif isinstance(left, torch.Tensor) and isinstance(right, Value) and left.ndim in (1, 2):
-        value, weight = right, left if left.ndim == 2 else left[None]
-        last = right.shape[-1:] if len(right.shape) > 1 else ()
-        shape = (*right.shape[:-2], *left.shape[:-1], *last)
-        fits = (right.shape[-2] if len(right.shape) > 1 else right.shape[0]) == weight.shape[1]
-    else:
-        raise call.unsupported("only products with a constant matrix are affine")
-    if not fits or math.prod(value.shape) != weight.shape[1]:
-        raise call.unsupported(f"it needs one vector of {weight.shape[1]} numbers, and gets shape {value.shape}")
-    return _linear(call, value, call.numbers(weight), None, shape)
+        return products(call, left, call.numbers(right.T if right.ndim == 2 else right[None]), None, shape)
+    if isinstance(left, Tensor) and isinstance(right, Value) and left.ndim in (1, 2):
+        weight = call.numbers(left if left.ndim == 2 else left[None])
+        if len(right.shape) == 1:
+            return products(call, right, weight, None, tuple(left.shape[:-1]))
+        places = torch.arange(math.prod(right.shape)).reshape(right.shape).transpose(-1, -2)
+        turned = call.moved(right, places)
+        result = products(call, turned, weight, None, (*turned.shape[:-1], len(weight)))
+        places = torch.arange(math.prod(result.shape)).reshape(result.shape).transpose(-1, -2)
+        shape = (*right.shape[:-2], *left.shape[:-1], right.shape[-1])
+        return call.reshaped(call.moved(result, places), shape)
+    raise call.unsupported("only products with one constant matrix or vector are affine here")
 
 
-def _linear(call: Call, value: Value, weight: Tensor, bias: Tensor | None, shape: Shape) -> Value:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    layer.weight = nn.Parameter(weight.contiguous())
+def products(call: Call, value: Value, weight: Tensor, bias: Tensor | None, shape: Shape) -> Value:
+    """weight times every row along the value's last axis. weight: (m, n); shape: of the result, (..., m)."""
+    outputs, inputs = weight.shape
+    if not value.shape or value.shape[-1] != inputs:
+        raise call.unsupported(f"it needs vectors of {inputs} numbers, and gets shape {value.shape}")
+    count = math.prod(value.shape) // inputs
+    if count == 1:
+        layer = nn.Linear(inputs, outputs, bias=bias is not None)
+        layer.weight = nn.Parameter(weight.contiguous())
+        if bias is not None:
+            layer.bias = nn.Parameter(bias.contiguous())
+        return call.emit(layer, call.laid_out(value, (inputs,)), shape=shape)
+    # Many vectors are an image of one column, whose channels a 1 x 1 convolution mixes.
+    places = torch.arange(count * inputs).reshape(1, count, inputs, 1).transpose(1, 2)
+    column = call.laid_out(call.moved(value, places), (inputs, count, 1))
+    conv = nn.Conv2d(inputs, outputs, 1, bias=bias is not None)
+    conv.weight = nn.Parameter(weight.contiguous()[:, :, None, None])
     if bias is not None:
-        layer.bias = nn.Parameter(bias.contiguous())
-    return call.emit(layer, call.laid_out(value, (weight.shape[1],)), shape=shape)
+        conv.bias = nn.Parameter(bias.contiguous())
+    mixed = call.emit(conv, column)
+    return call.moved(mixed, torch.arange(outputs * count).reshape(outputs, count).T.reshape(shape))
+
+
+@imports("ReduceSum", "ReduceMean")
+def reduced(call: Call) -> Value:
+    """Sums and means over axes; over an image's rows and columns, the mean is global average pooling."""
+    value, mean = call.value(), call.node.op_type == "ReduceMean"
+    rank = len(value.shape)
+    given = call.integers("axes", 1)
+    if not given and call.attribute("noop_with_empty_axes", 0):
+        return value
+    axes = sorted({axis % rank for axis in given}) if given else list(range(rank))
+    kept = [axis for axis in range(rank) if axis not in axes]
+    keeps = bool(call.attribute("keepdims", 1))
+    shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape) if keeps or axis in kept)
+    if mean and rank == 4 and axes == [2, 3] and value.shape[0] == 1:
+        return call.reshaped(call.emit(nn.AdaptiveAvgPool2d(1), call.image(value)), shape)
+    size = math.prod(value.shape[axis] for axis in axes)
+    places = torch.arange(math.prod(value.shape)).reshape(value.shape).permute(*kept, *axes).reshape(-1, size)
+    weight = torch.full((1, size), 1.0 / size if mean else 1.0, dtype=call.importer.dtype)
+    return call.reshaped(products(call, call.moved(value, places), weight, None, (len(places), 1)), shape)
 
 
 @imports("Conv")
@@ -160,14 +205,17 @@ def pad(call: Call) -> Value:
     number: Any = call.constant(2) if "pads" not in call.attributes else call.attribute("value", 0.0)
     if call.attribute("mode", "constant") != "constant" or (number is not None and float(number) != 0.0):
         raise call.unsupported("only padding with zeros is affine here")
-    axes = call.constant(3) if "pads" not in call.attributes else None
-    if axes is not None and axes.tolist() != list(range(len(value.shape))):
-        raise call.unsupported("it pads a choice of axes")
-    if sides is None or len(sides) != 2 * len(value.shape) or min(sides) < 0:
+    rank = len(value.shape)
+    given = call.constant(3) if "pads" not in call.attributes else None
+    axes = list(range(rank)) if given is None else [int(axis) % rank for axis in given.flatten()]
+    if sides is None or len(sides) != 2 * len(axes):
         raise call.unsupported(f"its pads {sides} do not fit shape {value.shape}")
-    if not any(sides):
-        return value
-    image = call.image(value)
-    if any(sides[axis] or sides[axis + 4] for axis in (0, 1)):
-        raise call.unsupported("it pads batch or channels")
-    return padded(call, image, (sides[2], sides[3], sides[6], sides[7]))
+    ends = {axis: (sides[i], sides[i + len(axes)]) for i, axis in enumerate(axes)}
+    image = rank == 4 and value.shape[0] == 1 and not any(any(ends.get(axis, ())) for axis in (0, 1))
+    if image and min(sides) >= 0 and any(sides):
+        top, bottom, left, right = (*ends.get(2, (0, 0)), *ends.get(3, (0, 0)))
+        return padded(call, call.image(value), (top, left, bottom, right))
+    places = torch.arange(math.prod(value.shape)).reshape(value.shape)
+    return call.moved(
+        value, F.pad(places, [n for axis in reversed(range(rank)) for n in ends.get(axis, (0, 0))], value=-1)
+    )

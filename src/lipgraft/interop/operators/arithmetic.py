@@ -1,4 +1,4 @@
-"""Sums of results, and arithmetic with constants."""
+"""Sums, maxima and minima of results, and arithmetic with constants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lipgraft.interop.onnx_file import Shape
 def add(call: Call) -> Value:
     one, other = call.inputs[0], call.inputs[1]
     if isinstance(one, Value) and isinstance(other, Value):
-        return _together(call, Sum(), one, other)
+        return together(call, Sum(), one, other)
     return _with_constant(call, Shift, 0 if isinstance(one, Value) else 1)
 
 
@@ -24,54 +24,96 @@ def add(call: Call) -> Value:
 def sub(call: Call) -> Value:
     one, other = call.inputs[0], call.inputs[1]
     if isinstance(one, Value) and isinstance(other, Value):
-        return _together(call, Difference(), one, other)
+        return together(call, Difference(), one, other)
     if isinstance(one, Value):
         return _with_constant(call, Unshift, 0)
-    return _shifted(call, Shift, _negative(call, call.value(1)), call.constant(0))
+    return shifted(call, Shift, negative(call, call.value(1)), call.constant(0))
 
 
 @imports("Mul")
 def mul(call: Call) -> Value:
     if isinstance(call.inputs[0], Value) and isinstance(call.inputs[1], Value):
-        raise call.unsupported("it multiplies two results of the network")
+        raise call.unsupported("it multiplies two results of the network; only constant factors are affine")
     return _with_constant(call, Multiply, 0 if isinstance(call.inputs[0], Value) else 1)
 
 
 @imports("Div")
 def div(call: Call) -> Value:
     if isinstance(call.inputs[1], Value):
-        raise call.unsupported("it divides by a result of the network")
+        raise call.unsupported("it divides by a result of the network; only constant divisors are affine")
     return _with_constant(call, Divide, 0)
 
 
 @imports("Neg")
 def neg(call: Call) -> Value:
-    return _negative(call, call.value())
+    return negative(call, call.value())
 
 
-def _negative(call: Call, value: Value) -> Value:
+@imports("Max", "Min")
+def extreme(call: Call) -> Value:
+    """max(a, b) = a + relu(b - a), min(a, b) = a - relu(a - b), one pair after the other."""
+    largest = call.node.op_type == "Max"
+    values = [part for part in call.inputs if isinstance(part, Value)]
+    best = values[0]
+    others: list[Value | Tensor] = [*values[1:], *(part for part in call.inputs if isinstance(part, Tensor))]
+    for other in others:
+        best = _better(call, best, other, largest)
+    return best
+
+
+def _better(call: Call, one: Value, other: Value | Tensor, largest: bool) -> Value:
+    if isinstance(other, Tensor):  # max(x, c) = relu(x - c) + c, min(x, c) = c - relu(c - x)
+        more = shifted(call, Unshift, one, other)
+        more = call.emit(nn.ReLU(), more if largest else negative(call, more), shape=more.shape)
+        return shifted(call, Shift, more if largest else negative(call, more), other)
+    gain = together(call, Difference(), *((other, one) if largest else (one, other)))
+    gain = call.emit(nn.ReLU(), gain, shape=gain.shape)
+    return together(call, Sum() if largest else Difference(), one, gain)
+
+
+def clipped(call: Call, value: Value, low: Tensor | None, high: Tensor | None) -> Value:
+    """A value between two limits, either of which may be missing."""
+    value = value if low is None else _better(call, value, low, True)
+    return value if high is None else _better(call, value, high, False)
+
+
+@imports("Abs")
+def absolute(call: Call) -> Value:
+    """|x| = relu(x) + relu(-x)."""
+    value = call.value()
+    parts = [call.emit(nn.ReLU(), part, shape=value.shape) for part in (value, negative(call, value))]
+    return call.emit(Sum(), *parts, shape=value.shape)
+
+
+def negative(call: Call, value: Value) -> Value:
     return call.emit(Multiply(torch.tensor(-1.0, dtype=call.importer.dtype)), value, shape=value.shape)
 
 
-def _together(call: Call, layer: nn.Module, one: Value, other: Value) -> Value:
+def together(call: Call, layer: nn.Module, one: Value, other: Value) -> Value:
+    """layer of two results, broadcast as ONNX does."""
     shape = _broadcast(call, one.shape, other.shape)
-    if math.prod(one.shape) != math.prod(shape) or math.prod(other.shape) != math.prod(shape):
-        raise call.unsupported(f"it repeats one of the shapes {one.shape} and {other.shape}")
+    one, other = _repeated(call, one, shape), _repeated(call, other, shape)
     return call.emit(layer, one, call.laid_out(other, one.laid), shape=shape)
 
 
+def _repeated(call: Call, value: Value, shape: Shape) -> Value:
+    """The value under a shape that it broadcasts to."""
+    if math.prod(value.shape) == math.prod(shape):
+        return value
+    return call.moved(value, torch.arange(math.prod(value.shape)).reshape(value.shape).expand(shape))
+
+
 def _with_constant(call: Call, layer: type[nn.Module], at: int) -> Value:
-    return _shifted(call, layer, call.value(at), call.constant(1 - at))
+    return shifted(call, layer, call.value(at), call.constant(1 - at))
 
 
-def _shifted(call: Call, layer: type[nn.Module], value: Value, constant: Tensor | None) -> Value:
+def shifted(call: Call, layer: type[nn.Module], value: Value, constant: Tensor | None) -> Value:
     """layer(constant) of the value, the constant broadcast as ONNX does."""
     if constant is None:
         raise call.unsupported("it lacks an input")
     constant = call.numbers(constant)
     shape = _broadcast(call, value.shape, tuple(constant.shape))
-    if math.prod(shape) != math.prod(value.shape):
-        raise call.unsupported(f"its constant of shape {tuple(constant.shape)} repeats an input of shape {value.shape}")
+    value = _repeated(call, value, shape)
     if constant.numel() == 1:
         return call.emit(layer(constant.reshape(())), value, shape=shape)
     if len(value.laid) == 1:  # a flat row takes a flat constant, whatever shape the file gives both

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +35,23 @@ def identity(call: Call) -> Value:
         if training is not None and bool(training):
             raise call.unsupported("it drops values at random: it is in training mode")
     return call.value()
+
+
+@imports("Softmax", "LogSoftmax")
+def softmax(call: Call) -> Value:
+    """Left out where it is the network's end and only the order of the outputs counts."""
+    value = call.value()
+    axis = int(call.attribute("axis", 1 if call.opset < 13 else -1)) % len(value.shape)
+    together = value.shape[axis:] if call.opset < 13 else value.shape[axis : axis + 1]
+    if call.node.output[0] != call.importer.file.output_name or math.prod(together) != math.prod(value.shape):
+        raise call.unsupported("only one over all outputs, at the network's end, can be left out")
+    if not call.importer.drop_softmax:
+        raise call.unsupported(
+            "its results are no lines of its inputs; export the network without it, as the order of the outputs stays "
+            "the same (`lipgraft vnnlib` does so by itself where a property compares outputs with each other)"
+        )
+    call.importer.dropped = call.node.op_type
+    return value
 
 
 @imports("Cast")

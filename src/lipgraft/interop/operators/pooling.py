@@ -33,17 +33,6 @@ def global_average_pool(call: Call) -> Value:
     return call.emit(nn.AdaptiveAvgPool2d(1), call.image(call.value()))
 
 
-@imports("ReduceMean")
-def reduce_mean(call: Call) -> Value:
-    """The mean over rows and columns is global average pooling."""
-    value = call.value()
-    axes = call.integers("axes", 1) or []
-    if len(value.shape) != 4 or sorted(axis % 4 for axis in axes) != [2, 3]:
-        raise call.unsupported(f"only the mean over rows and columns of an image is known; axes {axes}")
-    pooled = call.emit(nn.AdaptiveAvgPool2d(1), call.image(value))
-    return pooled if call.attribute("keepdims", 1) else call.reshaped(pooled, pooled.shape[:2])
-
-
 @imports("MaxPool")
 def max_pool(call: Call) -> Value:
     image = call.image(call.value())
@@ -51,7 +40,7 @@ def max_pool(call: Call) -> Value:
     reach = (dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1)
     sides = padding(call, image.laid[1:], reach, stride, False)
     if sides[:2] != sides[2:]:
-        raise call.unsupported("its padding differs from side to side")
+        raise call.unsupported("its padding differs from side to side; export it with even padding")
     if any(n + 2 * p < r for n, p, r in zip(image.laid[1:], sides[:2], reach, strict=True)):
         raise call.unsupported(f"its window does not fit into an input of shape {image.shape}")
     if any(p > k // 2 for p, k in zip(sides[:2], kernel, strict=True)):

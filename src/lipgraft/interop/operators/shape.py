@@ -1,4 +1,4 @@
-"""Changes of shape that keep the order of the numbers."""
+"""Changes of shape and order: every number of the result is one of the input, or a constant."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.interop.importer import Call, Value, imports
+from lipgraft.interop.module import Shift, Sum
 
 
 @imports("Flatten")
@@ -48,16 +49,60 @@ def unsqueeze(call: Call) -> Value:
     return call.reshaped(value, tuple(1 if i in new else next(old) for i in range(rank)))
 
 
-@imports("Transpose")
-def transpose(call: Call) -> Value:
-    """Only where axes of size 1 move: the order of the numbers must stay."""
+@imports("Transpose", "Slice", "Gather", "GatherElements", "GatherND", "Split", "Expand", "Tile", "DepthToSpace",
+         "SpaceToDepth")  # fmt: skip
+def moving(call: Call) -> tuple[Value, ...]:
+    """Operators that only move numbers: where to is seen by giving them the numbers' places instead."""
     value = call.value()
-    rank = len(value.shape)
-    order = [int(n) for n in call.attribute("perm", list(range(rank))[::-1])]
-    moved = [axis for axis in order if value.shape[axis] != 1]
-    if moved != sorted(moved):
-        raise call.unsupported(f"it changes the order of the numbers: axes {order} of shape {value.shape}")
-    return call.reshaped(value, tuple(value.shape[axis] for axis in order))
+    constants = [call.constant(i) for i in range(1, len(call.inputs))]
+    places = torch.arange(math.prod(value.shape)).reshape(value.shape)
+    results = call.importer.computed(call.node, [places, *constants])
+    return tuple(call.moved(value, part) for part in results.values() if isinstance(part, Tensor))
+
+
+@imports("Concat")
+def concat(call: Call) -> Value:
+    """The sum of the parts, each in its place between zeros; constants are added at the end."""
+    parts = [part for part in call.inputs if part is not None]
+    sizes = [math.prod(part.shape) for part in parts]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    numbered = [torch.arange(n).reshape(part.shape) + k for n, k, part in zip(sizes, starts, parts, strict=True)]
+    axis = int(call.attribute("axis", 1))
+    try:
+        joined = torch.cat(numbered, axis)
+    except (RuntimeError, IndexError) as error:
+        raise call.unsupported(f"its parts do not fit together ({error})") from None
+    total: Value | None = None
+    constant = torch.zeros(joined.shape, dtype=call.importer.dtype)
+    for part, start, size in zip(parts, starts, sizes, strict=True):
+        own = (joined >= start) & (joined < start + size)
+        if isinstance(part, Value):
+            placed = call.moved(part, torch.where(own, joined - start, -1))
+            total = placed if total is None else call.emit(Sum(), total, placed, shape=total.shape)
+        else:
+            constant[own] = call.numbers(part).flatten()[joined[own] - start]
+    assert total is not None  # a node of constants alone never comes here
+    return call.emit(Shift(constant.reshape(total.laid)), total, shape=total.shape) if constant.any() else total
+
+
+@imports("Upsample", "Resize")
+def upsample(call: Call) -> Value:
+    """Nearest neighbours, by whole numbers: every number is repeated along its axes."""
+    value, old = call.value(), call.node.op_type == "Upsample"
+    mode, where = call.attribute("mode", "nearest"), call.attribute("coordinate_transformation_mode", "half_pixel")
+    scales = call.attribute("scales") or call.constant(1 if old or call.opset < 11 else 2)
+    sizes = None if old or len(call.inputs) < 4 else call.constant(3)
+    factors = [float(n) for n in scales] if scales is not None and len(scales) else None
+    if sizes is not None:
+        factors = [int(n) / m for n, m in zip(sizes, value.shape, strict=True)]
+    if mode != "nearest" or factors is None or any(n < 1 or n != int(n) for n in factors):
+        raise call.unsupported("only nearest neighbours and whole factors move numbers; export it with these")
+    if where not in ("half_pixel", "asymmetric", "pytorch_half_pixel"):
+        raise call.unsupported(f"its coordinates are {where!r}; export it with 'asymmetric'")
+    places = torch.arange(math.prod(value.shape)).reshape(value.shape)
+    for axis, factor in enumerate(factors):
+        places = places.repeat_interleave(int(factor), axis)
+    return call.moved(value, places)
 
 
 @imports("Shape")

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from lipgraft.activations import Curve
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network.graph import Activation, Graft, Input, Node, Reshape, Scale, Shape
+from lipgraft.network.graph import Activation, Graft, Input, Node, Pick, Reshape, Scale, Shape
 from lipgraft.network.lowering.naming import unique
 from lipgraft.network.lowering.registry import supported_operations
 
@@ -80,6 +80,14 @@ class Builder:
         if shape == x.shape:
             return x
         return replace(self.add(Reshape, x, part=part, shape=shape), memory=x.memory)
+
+    def pick(self, x: Ref, index: Tensor, shape: Shape, *, part: str = "") -> Ref:
+        """The numbers of x at these places of a flat input (-1: zero), in another shape. index: on the CPU."""
+        if torch.equal(index, torch.arange(x.example[0].numel())):
+            return self.reshape(x, shape, part=part)
+        copies = int((index + 1).bincount(minlength=2)[1:].amax())
+        there = index.to(x.example.device)
+        return replace(self.add(Pick, x, part=part, shape=shape, index=there, copies=copies), memory=x.memory)
 
     def activation(self, x: Ref, curve: Curve, graft: Graft | None = None) -> Ref:
         """An activation, with some neurons replaced by lines if a graft says so."""

@@ -12,7 +12,7 @@ A handler is a function that adds nodes to a `Builder` and returns the `Ref` of 
         return build.scale(input, -1.0)
 
 A module's handler gets the module and the arguments of the call. The handler of a function or method gets the arguments
-of the call under the names that PyTorch gives them; only those named `input` and `other` may be symbolic. A symbolic
+of the call under the names that PyTorch gives them; only `input`, `other` and `tensors` may be symbolic. A symbolic
 tensor arrives as a `Ref`; everything else (numbers, constant tensors, parameters) arrives as it is. Names are the
 builder's business: it knows which call is being lowered. To refuse, `raise build.unsupported("why")`. Modules are found
 by exact type (a subclass may compute something else), and a module with a lowering is never looked into.

@@ -98,7 +98,7 @@ class _Walk:
         except TypeError as error:
             raise self.build.unsupported(f"its arguments are not the known ones ({error})") from error
         symbolic = {name for name, value in call.arguments.items() if _has_ref(value)}
-        if node.op != "call_module" and not symbolic <= {"input", "other"}:
+        if node.op != "call_module" and not symbolic <= {"input", "other", "tensors"}:
             raise self.build.unsupported("an argument that must be a constant depends on the input")
         value = lowering.handler(*call.args, **call.kwargs)
         if in_place or call.arguments.get("inplace"):

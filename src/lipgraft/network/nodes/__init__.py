@@ -7,6 +7,7 @@ from lipgraft.network.nodes.elementwise import Add, Pad, Reshape, Scale
 from lipgraft.network.nodes.linear import Linear
 from lipgraft.network.nodes.max_pool import MaxPool
 from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape
+from lipgraft.network.nodes.pick import Pick
 
 __all__ = [
     "Activation",
@@ -21,6 +22,7 @@ __all__ = [
     "MaxPool",
     "Node",
     "Pad",
+    "Pick",
     "Reshape",
     "Scale",
     "Shape",

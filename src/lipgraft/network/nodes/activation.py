@@ -88,9 +88,9 @@ class Activation(Node):
         a = torch.where(mask, self.graft.gamma, zero)
         b = torch.where(mask, self.graft.omega - constant, zero)
         # Some verifiers can only branch on a ReLU that stands right behind an Add.
-        kept = writer.operator("Mul", [z, writer.constant(f"{name}_n", n)], f"{name}_kept")
-        sees = writer.operator("Add", [kept, writer.constant(f"{name}_n1", n - 1.0)], f"{name}_sees")
+        kept = writer.operator("Mul", [z, writer.per_neuron(f"{name}_n", n)], f"{name}_kept")
+        sees = writer.operator("Add", [kept, writer.per_neuron(f"{name}_n1", n - 1.0)], f"{name}_sees")
         curve = self.curve.write_onnx(writer, sees, name)
-        sloped = writer.operator("Mul", [z, writer.constant(f"{name}_a", a)], f"{name}_sloped")
-        line = writer.operator("Add", [sloped, writer.constant(f"{name}_b", b)], f"{name}_line")
+        sloped = writer.operator("Mul", [z, writer.per_neuron(f"{name}_a", a)], f"{name}_sloped")
+        line = writer.operator("Add", [sloped, writer.per_neuron(f"{name}_b", b)], f"{name}_line")
         return writer.operator("Add", [curve, line], f"{name}_grafted")

@@ -85,9 +85,9 @@ class Scale(Affine):
         (x,) = inputs
         multiplies, adds = bool((self.scale != 1).any()), bool((self.shift != 0).any())
         if multiplies or not adds:
-            scale = writer.constant(f"{name}_scale", self.scale)
+            scale = writer.per_neuron(f"{name}_scale", self.scale)
             x = writer.operator("Mul", [x, scale], f"{name}_scaled" if adds else name)
-        return writer.operator("Add", [x, writer.constant(f"{name}_shift", self.shift)], name) if adds else x
+        return writer.operator("Add", [x, writer.per_neuron(f"{name}_shift", self.shift)], name) if adds else x
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,162 @@
+"""The instances of a VNN-COMP repository, decided in one process and compared with what other verifiers answered."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from lipgraft.bench.published import Answer, Published, question, truth
+from lipgraft.errors import SettingsError
+from lipgraft.interop import Instance, InstanceResult, found_file, read_instances, verify_instances
+from lipgraft.verification import VerifySettings
+
+DECIDED = ("sat", "unsat")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One table of instances. here: those whose files are there, in the table's order."""
+
+    name: str
+    table: Path
+    instances: tuple[Instance, ...]
+    here: tuple[Instance, ...]
+
+
+def find_benchmarks(folder: Path, only: Sequence[str] = ()) -> list[Benchmark]:
+    """The benchmarks below a folder: every table called instances.csv, or NAME_instances.csv as in 2021."""
+    tables = sorted(path for path in folder.rglob("*instances.csv") if path.is_file())
+    named = {_name(table): table for table in tables}
+    unknown = [name for name in only if name not in named]
+    if not named or unknown:
+        known = f"it has {', '.join(named)}" if named else "it has no table called instances.csv"
+        raise SettingsError(f"{folder} has no benchmark {', '.join(unknown) or 'at all'}; {known}.")
+    return [_benchmark(name, table) for name, table in named.items() if not only or name in only]
+
+
+def _name(table: Path) -> str:
+    """The folder's name; where a benchmark has a folder for each version of VNNLIB, with that version."""
+    folder = table.parent
+    return f"{folder.parent.name}-{folder.name}" if folder.name in ("1.0", "2.0") else folder.name
+
+
+def _benchmark(name: str, table: Path) -> Benchmark:
+    instances = tuple(read_instances(table))
+
+    def is_here(instance: Instance) -> bool:
+        return all(found_file(table.parent / file).is_file() for file in (instance.onnx, instance.vnnlib))
+
+    return Benchmark(name, table, instances, tuple(filter(is_here, instances)))
+
+
+def bench_vnncomp(
+    benchmarks: Sequence[Benchmark],
+    out: Path,
+    *,
+    published: Sequence[Published] = (),
+    limit: float = math.inf,
+    every: int = 1,
+    total_seconds: float = math.inf,
+    device: torch.device | str = "cpu",
+    settings: VerifySettings | None = None,
+    progress: Callable[[str, int, int, InstanceResult], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Decide every so many-th instance of each benchmark, for at most `limit` seconds, and compare.
+
+    out: a folder with the results of each benchmark; what it has already is not done again. total_seconds: for all of
+    them; each benchmark has an equal share of what is left, after which no instance of it is begun. One row per
+    benchmark, with its instances in it.
+    """
+    end = time.monotonic() + total_seconds
+    rows = []
+    for number, benchmark in enumerate(benchmarks):
+        now = time.monotonic()
+        until = now + (end - now) / (len(benchmarks) - number)
+        summary = verify_instances(
+            benchmark.table,
+            out=out / benchmark.name,
+            limit=limit,
+            every=every,
+            until=until,
+            device=device,
+            settings=settings,
+            progress=None if progress is None else _named(progress, benchmark.name),
+            wanted=frozenset(benchmark.here),
+        )
+        rows.append(scored(benchmark, summary.results, published, every))
+    return rows
+
+
+def _named(
+    progress: Callable[[str, int, int, InstanceResult], None], name: str
+) -> Callable[[int, int, InstanceResult], None]:
+    return lambda done, total, result: progress(name, done, total, result)
+
+
+def scored(
+    benchmark: Benchmark, results: Sequence[InstanceResult], published: Sequence[Published], every: int
+) -> dict[str, Any]:
+    """One benchmark's figures: ours, and those of the other tools on the same instances."""
+    instances = [_instance(benchmark, result, published) for result in results]
+    tools = {tool.tool: _tool(tool.tool, tool.overhead, instances) for tool in published}
+    counts = Counter(row["status"] for row in instances)
+    mine = [row["seconds"] for row in instances if row["status"] in DECIDED]
+    return {
+        "name": benchmark.name,
+        "instances": len(benchmark.instances),
+        "here": len(benchmark.here),
+        "every": every,
+        "asked": len(instances),
+        "solved": len(mine),
+        "wrong": sum(row["status"] in DECIDED and row["truth"] in DECIDED and row["status"] != row["truth"]
+                     for row in instances),
+        "disputed": sum(row["truth"] == "disputed" for row in instances),
+        "counts": dict(counts),
+        "median": median(mine) if mine else None,
+        "tools": tools,
+        "errors": dict(Counter(row["reason"] for row in instances if row["status"] == "error").most_common(3)),
+        "results": instances,
+    }  # fmt: skip
+
+
+def _instance(benchmark: Benchmark, result: InstanceResult, published: Sequence[Published]) -> dict[str, Any]:
+    name = benchmark.name.removesuffix("-1.0").removesuffix("-2.0")
+    asked = question(name, result.onnx, result.vnnlib)
+    answers: dict[str, Answer | None] = {tool.tool: tool.answers.get(asked) for tool in published}
+    return {
+        "onnx": result.onnx,
+        "vnnlib": result.vnnlib,
+        "limit": result.timeout,
+        "status": result.status,
+        "seconds": result.seconds,
+        "method": result.method,
+        "reason": _plain(result.reason, benchmark.table.parent),
+        "truth": truth(answers.values()),
+        "tools": {tool: [answer.status, answer.seconds] for tool, answer in answers.items() if answer is not None},
+    }
+
+
+def _plain(reason: str, folder: Path) -> str:
+    """A reason without where the benchmark lies on this machine."""
+    return reason.replace(f"{folder}/", "")
+
+
+def _tool(tool: str, overhead: float, instances: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Solved by a tool within the competition's limit, and within ours; seconds less its start-up."""
+    seen = [(row["limit"], *row["tools"][tool]) for row in instances if tool in row["tools"]]
+    solved = [(limit, max(seconds - overhead, 0.0)) for limit, status, seconds in seen if status in DECIDED]
+    return {
+        "asked": len(seen),
+        "solved": len(solved),
+        "in_limit": sum(seconds <= limit for limit, seconds in solved),
+        "median": median(seconds for _, seconds in solved) if solved else None,
+        "overhead": overhead,
+    }

@@ -1,0 +1,180 @@
+"""The competition's scripts, its table of instances, and the comparison with what other verifiers answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from interop_cases import two_sides, vnnlib
+from lipgraft.bench.published import Answer, read_published, truth
+from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
+from lipgraft.cli import app
+from lipgraft.errors import SettingsError
+from lipgraft.interop import InstanceResult, verify_instances
+from lipgraft.report.scoreboard import best_tool, cactus, scoreboard_page
+
+SCRIPTS = Path(__file__).parents[2] / "vnncomp"
+
+
+def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LIPGRAFT_PYTHON": sys.executable}
+    command = ["bash", str(SCRIPTS / f"{name}.sh"), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_scripts_write_the_word_and_the_counterexample(tmp_path: Path) -> None:
+    net, spec, result = two_sides(tmp_path / "net.onnx", 2), tmp_path / "spec.vnnlib", tmp_path / "result.txt"
+    spec.write_text(vnnlib([-1.0, -1.0], [1.0, 1.0], 2, "(>= Y_0 0.9)"))
+    assert script("prepare_instance", "v1", "name", str(net), str(spec)).returncode == 0
+    assert script("prepare_instance", "v1", "name", str(net), str(tmp_path / "none")).returncode == 1
+    done = script("run_instance", "v1", "name", str(net), str(spec), str(result), "60")
+    assert done.returncode == 0, done.stderr
+    words = result.read_text().splitlines()
+    assert words[0] == "sat"
+    assert words[1].startswith("((X_0 ")
+    assert words[-1].endswith("))")
+    assert script("run_instance", "v2").returncode == 1
+
+
+def contest(folder: Path) -> tuple[Path, Path]:
+    """A benchmark of four instances, one without its files, and the tables of three verifiers.
+
+    The third is answered with sat by both others although it is unsat, the fourth they do not agree on.
+    """
+    home = folder / "vnncomp2022_benchmarks" / "benchmarks" / "sides"
+    (home / "onnx").mkdir(parents=True)
+    (home / "vnnlib").mkdir()
+    two_sides(home / "onnx" / "net.onnx", 2)
+    limits = {"a": 0.9, "b": 1.01, "c": 1.02, "d": 0.8}
+    for name, limit in limits.items():
+        text = vnnlib([-1.0, -1.0], [1.0, 1.0], 2, f"(>= Y_0 {limit})")
+        (home / "vnnlib" / f"{name}.vnnlib").write_text(text)
+    lines = [f"onnx/net.onnx,vnnlib/{name}.vnnlib,100" for name in limits]
+    (home / "instances.csv").write_text("\n".join([*lines, "onnx/lost.onnx,vnnlib/a.vnnlib,100"]))
+    answers = {
+        "alpha_beta_crown": {"a": ("sat", 5.0), "b": ("unsat", 6.0), "c": ("sat", 7.0), "d": ("sat", 8.0)},
+        "nnenum": {"a": ("sat", 1.5), "b": ("timeout", 100.0), "c": ("sat", 2.0), "d": ("unsat", 2.5)},
+        "somebody_else": {"b": ("sat", 1.0)},
+    }
+    results = folder / "results"
+    for tool, said in answers.items():
+        (results / tool).mkdir(parents=True)
+        rows = [
+            f"sides,./benchmarks/sides/onnx/net.onnx,./benchmarks/sides/vnnlib/{name}.vnnlib,0.1,{word},{seconds}"
+            for name, (word, seconds) in said.items()
+        ]
+        (results / tool / "results.csv").write_text("\n".join(rows) + "\n")
+    return folder / "vnncomp2022_benchmarks", results
+
+
+def test_answers_are_compared_with_what_the_others_agree_on(tmp_path: Path) -> None:
+    folder, results = contest(tmp_path)
+    [row] = bench_vnncomp(find_benchmarks(folder), tmp_path / "out", published=read_published(results), limit=60.0)
+    assert [one["status"] for one in row["results"]] == ["sat", "unsat", "unsat", "sat"]
+    assert [one["truth"] for one in row["results"]] == ["sat", "unsat", "sat", "disputed"]
+    figures = {key: row[key] for key in ("instances", "here", "asked", "solved", "wrong", "disputed")}
+    assert figures == {"instances": 5, "here": 4, "asked": 4, "solved": 4, "wrong": 1, "disputed": 1}
+    crown, nnenum = row["tools"]["alpha-beta-CROWN"], row["tools"]["nnenum"]
+    assert (crown["solved"], crown["overhead"], crown["median"]) == (4, 5.0, 1.5)
+    assert (nnenum["solved"], nnenum["asked"]) == (3, 4)
+    assert best_tool(row) == "alpha-beta-CROWN"
+    assert {one["limit"] for one in row["results"]} == {60.0}
+
+
+def test_a_second_run_asks_nothing_again_and_a_spent_time_limit_keeps_what_is_there(tmp_path: Path) -> None:
+    folder, _ = contest(tmp_path)
+    asked: list[str] = []
+
+    def run(every: int, seconds: float) -> int:
+        rows = bench_vnncomp(
+            find_benchmarks(folder),
+            tmp_path / "out",
+            every=every,
+            total_seconds=seconds,
+            progress=lambda name, done, total, result: asked.append(result.vnnlib),
+        )
+        return int(rows[0]["asked"])
+
+    assert run(2, 600.0) == 2
+    assert asked == ["vnnlib/a.vnnlib", "vnnlib/c.vnnlib"]
+    assert run(1, 0.0) == 2
+    assert run(1, 600.0) == 4
+    assert asked[2:] == ["vnnlib/b.vnnlib", "vnnlib/d.vnnlib"]
+
+
+def test_a_page_and_a_plot_are_made_of_the_records(tmp_path: Path) -> None:
+    folder, results = contest(tmp_path)
+    record, page = tmp_path / "record.json", tmp_path / "page.md"
+    run = [
+        "bench",
+        "vnncomp",
+        str(folder),
+        "--results",
+        str(results),
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = CliRunner().invoke(app, [*run, "--out", str(tmp_path / "out"), "--limit", "60", "--json", str(record)])
+    assert done.exit_code == 0, done.output
+    assert "4 of 4 solved, 1 wrong" in done.output
+    done = CliRunner().invoke(app, ["bench", "vnncomp-page", str(record), "--out", str(page)])
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert "| sides | 5 | 4 | 4 | 1 |" in text
+    assert "alpha-beta-CROWN solved 4 of 4. nnenum solved 3 of 4." in text
+    assert str(tmp_path) not in text
+    data = json.loads(record.read_text())
+    assert scoreboard_page([data], "page.svg") == text
+    assert page.with_suffix(".svg").read_text() == cactus([data])
+    assert "alpha-beta-CROWN, 4" in cactus([data])
+
+
+def test_unknown_benchmarks_and_folders_without_results_are_refused(tmp_path: Path) -> None:
+    folder, _ = contest(tmp_path)
+    with pytest.raises(SettingsError, match="it has sides"):
+        find_benchmarks(folder, ["other"])
+    with pytest.raises(SettingsError, match=r"no table called instances\.csv"):
+        find_benchmarks(tmp_path / "results")
+    with pytest.raises(SettingsError, match="no results of alpha-beta-CROWN"):
+        read_published(folder)
+
+
+def test_the_truth_is_what_all_who_answered_say() -> None:
+    sat, unsat, none = Answer("sat", 1.0), Answer("unsat", 1.0), Answer(None, 1.0)
+    assert truth([sat, none, None, sat]) == "sat"
+    assert truth([sat, unsat]) == "disputed"
+    assert truth([none, None]) is None
+
+
+def test_a_line_of_several_networks_is_an_error_of_its_own(tmp_path: Path) -> None:
+    table = tmp_path / "instances.csv"
+    two_sides(tmp_path / "net.onnx", 2)
+    (tmp_path / "spec.vnnlib").write_text(vnnlib([0.0, 0.0], [1.0, 1.0], 2, "(>= Y_0 2)"))
+    table.write_text("\"[('f', 'net.onnx'), ('g', 'net.onnx')]\",spec.vnnlib,60\nnet.onnx,spec.vnnlib,60\n")
+    first, second = verify_instances(table).results
+    assert (first.status, second.status) == ("error", "unsat")
+    assert "several networks" in first.reason
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    folder, _ = contest(tmp_path)
+    asked: list[str] = []
+
+    def interrupted(name: str, done: int, total: int, result: InstanceResult) -> None:
+        asked.append(result.vnnlib)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench_vnncomp(find_benchmarks(folder), tmp_path / "out", progress=interrupted)
+    [row] = bench_vnncomp(find_benchmarks(folder), tmp_path / "out", progress=interrupted)
+    assert asked == [f"vnnlib/{name}.vnnlib" for name in "abcd"]
+    assert row["asked"] == 4

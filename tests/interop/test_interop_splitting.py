@@ -1,0 +1,82 @@
+"""Halving boxes: mixtures of rows, cuts where they help, and never a proof of what happens."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from interop_cases import Graph, vnnlib
+from lipgraft.interop import Conjunction, Region, parse_vnnlib
+from lipgraft.interop.splitting import split_inputs
+from lipgraft.interop.verify import Subject
+
+
+def network(path: Path, inputs: int, outputs: int, seed: int) -> Path:
+    g = Graph([1, inputs])
+    g.rng = np.random.default_rng(seed)
+    g.add("Gemm", g.last, g.random(inputs, 12, scale=1.0), g.random(12))
+    g.add("Relu")
+    g.add("Gemm", g.last, g.random(12, 12, scale=0.6), g.random(12))
+    g.add("Relu")
+    g.add("Gemm", g.last, g.random(12, outputs, scale=0.6), g.random(outputs))
+    return g.save(path, [1, outputs])
+
+
+def test_rows_that_exclude_each_other_are_proved_without_a_cut(tmp_path: Path) -> None:
+    """Y_0 = s, Y_1 = -s: each may be 0.5, both may not, and only their sum shows it at once."""
+    g = Graph([1, 2])
+    g.add("MatMul", g.last, g.number(np.array([[0.5, -0.5], [0.5, -0.5]], np.float32)))
+    subject = Subject.read(g.save(tmp_path / "net.onnx", [1, 2]))
+    text = vnnlib([-1.0, -1.0], [1.0, 1.0], 2, "(>= Y_0 0.5)", "(>= Y_1 0.5)")
+    split = split_inputs(subject.exact, parse_vnnlib(text).expand(math.inf), subject.judge, math.inf, sound=True)
+    assert (split.status, split.boxes) == ("unsat", 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_some_input_does_is_never_proved_impossible(seed: int, tmp_path: Path) -> None:
+    """Disjuncts of several rows that all hold with nothing to spare at one hidden point."""
+    subject = Subject.read(network(tmp_path / "net.onnx", 3, 4, seed))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        y = subject.judge(torch.rand(1, 3, generator=generator) * 2 - 1).double()[0]
+    disjuncts = []
+    for hidden in (False, True):
+        A = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+        disjuncts.append(Conjunction(A, A @ y + (1e-9 if hidden else -50.0)))
+    ends = torch.ones(3, dtype=torch.float64)
+    region = Region(-ends, ends, tuple(disjuncts))
+    soon = time.monotonic() + 2.0
+    split = split_inputs(subject.exact, iter([region]), subject.judge, soon, sound=True)
+    assert split.status != "unsat"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_regions_on_one_pile_get_the_words_that_they_get_alone(seed: int, tmp_path: Path) -> None:
+    """Rows and disjuncts of different numbers; a region that is violated is found among the others."""
+    subject = Subject.read(network(tmp_path / "net.onnx", 2, 3, seed))
+    generator = torch.Generator().manual_seed(seed)
+    regions = []
+    for i in range(6):
+        low = torch.rand(2, generator=generator, dtype=torch.float64)
+        high = low + 0.2
+        with torch.no_grad():
+            y = subject.judge((low + high).float()[None] / 2).double()[0]
+        parts = []
+        for rows in range(1, 2 + i % 3):
+            A = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
+            away = 0.0 if i == 4 and rows == 1 else -8.0 * A.abs().sum(1)
+            parts.append(Conjunction(A, A @ y + away))
+        regions.append(Region(low, high, tuple(parts)))
+
+    def word(some: list[Region]) -> str:
+        return split_inputs(subject.exact, iter(some), subject.judge, math.inf, sound=True).status
+
+    alone = [word([region]) for region in regions]
+    assert alone == ["unsat"] * 4 + ["sat", "unsat"]
+    assert word(regions) == "sat"
+    assert word(regions[:4] + regions[5:]) == "unsat"
