@@ -304,7 +304,7 @@ def test_set_refuses_what_is_no_pair(pair: str) -> None:
     [
         ["verify", "MODEL", "--eps", "0.1", "--out", "OUT"],
         ["attack", "MODEL", "--eps", "0.1"],
-        ["graft", "MODEL", "--eps", "0.1", "--out", "OUT"],
+        ["graft", "MODEL", "--eps", "0.1", "--show"],
         ["lipschitz", "MODEL", "--eps", "0.1"],
         ["export", "MODEL", "--eps", "0.1", "--out", "OUT"],
         ["train", "finetune-short", "--start", "MODEL", "--out", "OUT"],

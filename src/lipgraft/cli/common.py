@@ -77,7 +77,10 @@ EpsOption = Annotated[
     float,
     typer.Option("--eps", parser=parse_eps, metavar="EPS", help="Radius in raw [0,1] pixels, such as 0.1 or 2/255."),
 ]
-DataOption = Annotated[str, typer.Option("--data", help="Name of the data set; `lipgraft data list` shows them.")]
+DataOption = Annotated[
+    str,
+    typer.Option("--data", help="Data set: a name of `lipgraft data list`, your own .npz file, or module:function."),
+]
 DataRootOption = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder with the data sets; default LIPGRAFT_DATA, else the user's cache."),

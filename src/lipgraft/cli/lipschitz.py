@@ -53,7 +53,7 @@ class Line:
 
 
 def lipschitz(
-    checkpoint: Annotated[Path, typer.Argument(help="The network.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The network: a file, or module:function.")],
     data: DataOption,
     eps: EpsOption,
     count: Annotated[int, typer.Option(min=1, help="First so many test images.")] = 100,

@@ -55,7 +55,7 @@ def _moved(value: str | None) -> None:
 
 
 def verify(
-    checkpoint: Annotated[Path, typer.Argument(help="The network whose test images are verified.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The network to verify: a file, or module:function.")],
     data: DataOption,
     eps: EpsOption,
     out: Annotated[

@@ -59,8 +59,9 @@ def apply(
         rewrite(graph, calls, grafts)
         graph.training = model.training
         new = graph
-    if hasattr(model, "spec"):
-        new.spec = model.spec  # which neither a rewritten graph nor a copy of one carries over
+    for fact in ("spec", "input_shape"):  # which neither a rewritten graph nor a copy of one carries over
+        if hasattr(model, fact):
+            setattr(new, fact, getattr(model, fact))
     return new
 
 

@@ -90,6 +90,7 @@ class _Run:
         seed: int,
     ) -> None:
         self.model, self.settings, self.directory, self.seed = model, settings, directory, seed
+        self.input_shape = data.input_shape
         _, held_out = data.split()
         if settings.select == "best" and len(held_out) == 0:
             raise SettingsError(f"{data.name} holds out no images to choose the best epoch by; set select to last.")
@@ -223,7 +224,7 @@ class _Run:
     def _save_model(self, name: str) -> None:
         if self.directory is not None:
             extra = {**self.identity, "epoch": self.progress.best_epoch if name == "best" else self.progress.epoch}
-            models.save(self.model, self._file(name), extra=extra)
+            models.save(self.model, self._file(name), extra=extra, input_shape=self.input_shape)
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:
