@@ -47,6 +47,11 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def place_of(device: torch.device) -> str:
+    """Where work runs, in words."""
+    return "this GPU" if device.type == "cuda" else "this CPU"
+
+
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda; auto takes the GPU when there is one.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="The same seed gives the same result.")]
 OwnSeedOption = Annotated[

@@ -19,6 +19,7 @@ from lipgraft.cli.common import (
     ThreadsOption,
     example,
     parse_set,
+    place_of,
     print_json,
     print_table,
     resolve_device,
@@ -82,15 +83,16 @@ def graft(
     if out is None and not (show or json or compare):
         raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")
     if out is not None:
+        check_file(out)
         if out.suffix not in (CHECKPOINT, ".onnx"):
             raise SettingsError(f"--out {out} must end in {CHECKPOINT}, or in .onnx for other tools.")
-        check_file(out)
     settings = parse_set(set_)
     grafting.check_selection(criterion, ratio, **settings)
     grafting.check_lines(lines)
     dataset = datasets.load(data, root=data_root)
-    model = _load(checkpoint, dataset, resolve_device(device))
-    with bar("scoring neurons") as progress:
+    where = resolve_device(device)
+    model = _load(checkpoint, dataset, where)
+    with bar("scoring neurons", place=place_of(where), hint="--count takes fewer images") as progress:
         plan = grafting.plan(
             model,
             dataset,

@@ -17,6 +17,7 @@ from lipgraft.cli.common import (
     ThreadsOption,
     example,
     parse_set,
+    place_of,
     print_json,
     resolve_device,
     say,
@@ -80,7 +81,7 @@ def train(
                     f"{run} already holds a run; add --resume to go on with it, or choose another --out."
                 )
             _write_config(run / "config.yaml", chosen, seed, place)
-        with bar("training", show=not json, keep=True) as progress:
+        with bar("training", show=not json, keep=True, place=place_of(place)) as progress:
             result = training.train(
                 network, dataset, chosen.train, run_dir=run, resume=resume, device=place, seed=seed, progress=progress
             )
