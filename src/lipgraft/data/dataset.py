@@ -36,6 +36,11 @@ class Dataset:
         height, width, channels = self.x_train.shape[1:]
         return channels, height, width
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.input_shape))
+        counts = f"{len(self.x_train):,} training and {len(self.x_test):,} test images"
+        return f"<Dataset {self.name}: {counts} of {shape} in {len(self.classes)} classes>"
+
     def split(self) -> tuple[Tensor, Tensor]:
         """The indices of the training and of the validation images: the last `val_size` are held out."""
         count = len(self.x_train)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lipgraft import models
 from lipgraft.attacks.search import search
 from lipgraft.data import Dataset, images
+from lipgraft.display import curve, table
 from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.locking import held
 from lipgraft.models.classifier import ModelSpec
@@ -45,6 +46,19 @@ class TrainResult:
     history: tuple[dict[str, float], ...]
     best_epoch: int
     checkpoint: Path | None
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {}
+        shares = "".join(f", {name.upper()} {last[name]:.1%}" for name in ("sa", "ra") if name in last)
+        return f"<TrainResult: {len(self.history)} epochs, the best is {self.best_epoch}{shares} after the last>"
+
+    def _repr_html_(self) -> str:
+        names = [name for name in ("loss", "sa", "ra", "lr", "seconds") if any(name in r for r in self.history)]
+        rows = []
+        for name in names:
+            values = [record[name] for record in self.history if name in record]
+            rows.append((name, f"{values[0]:.4g}", f"{values[-1]:.4g}", curve(values)))
+        return table(repr(self)[1:-1], ("", "first epoch", "last", "all epochs"), rows)
 
 
 def train(
