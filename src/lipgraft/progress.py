@@ -66,9 +66,12 @@ def bar(
     keep: leave the bar on the screen when it is done. place: where it runs, such as "this CPU", for lines that say how
     long it will take. hint: how to have less of it, told once where it will take minutes.
 
-    >>> import lipgraft as lg
-    >>> with bar("counting", show=False) as advance:
-    ...     advance(1, 2)
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model, x, y = torch.nn.Linear(2, 2), torch.rand(3, 2), torch.zeros(3, dtype=torch.long)
+        >>> with lg.progress.bar("verifying", show=False) as show:
+        ...     verdicts = lg.verify(model, x, y, 0.01, progress=show)
     """
     if not show:
         yield lambda done, total, metrics=None, /: None

@@ -92,6 +92,15 @@ def bound(
     layers: known pre-activation bounds by activation name. dtype: torch.float64 for double precision; by default the
     more precise of the model's and the box's, and at least single precision.
     NaN or infinity anywhere ends in infinite bounds, never in finite ones.
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+        >>> x = torch.rand(4, 2)
+        >>> bounds = lg.bound(model, lg.Box.linf(x, 0.1))
+        >>> bounds.lower.shape, bool(((bounds.lower <= model(x)) & (model(x) <= bounds.upper)).all())
+        (torch.Size([4, 2]), True)
     """
     if method not in METHODS:
         raise SettingsError(unknown_name("bound method", method, list(METHODS)))

@@ -56,7 +56,15 @@ class Dataset:
 
 
 def images(x: Tensor) -> Tensor:
-    """(N, H, W, C) uint8 pixels -> (N, C, H, W) float32 in [0, 1], on the same device."""
+    """(N, H, W, C) uint8 pixels -> (N, C, H, W) float32 in [0, 1], on the same device.
+
+    Examples:
+        >>> import lipgraft as lg
+        >>> data = lg.data.load("digits")
+        >>> x = lg.data.images(data.x_test[:20])
+        >>> x.shape, float(x.min()), float(x.max())
+        (torch.Size([20, 1, 8, 8]), 0.0, 1.0)
+    """
     if x.dtype != torch.uint8:
         raise DataError(f"images() turns uint8 pixels into floats, got {x.dtype}; floats in [0, 1] need no conversion.")
     return x.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).div_(255.0)

@@ -21,9 +21,10 @@ def load(name: str, root: str | os.PathLike[str] | None = None, *, download: boo
     default LIPGRAFT_DATA, else the user's cache directory. Files that are missing are downloaded and their checksums
     compared.
 
-    >>> data = load("digits")
-    >>> data.x_train.shape, data.y_test.shape, data.input_shape
-    (torch.Size([1437, 8, 8, 1]), torch.Size([360]), (1, 8, 8))
+    Examples:
+        >>> import lipgraft as lg
+        >>> lg.data.load("digits")
+        <Dataset digits: 1,437 training and 360 test images of 1x8x8 in 10 classes>
     """
     check_name(name)
     if is_own(name):

@@ -42,10 +42,11 @@ def from_arrays(
     classes: their names. augment: what training applies. val_size: how many of the last training images are held out
     for validation; by default a tenth.
 
-    >>> import numpy as np
-    >>> data = from_arrays(np.zeros((5, 8, 8), np.uint8), np.arange(5) % 2, name="blank")
-    >>> data.input_shape, data.classes
-    ((1, 8, 8), ('0', '1'))
+    Examples:
+        >>> import numpy as np
+        >>> import lipgraft as lg
+        >>> lg.data.from_arrays(np.zeros((5, 8, 8), np.uint8), np.arange(5) % 2, name="blank")
+        <Dataset blank: 0 training and 5 test images of 1x8x8 in 2 classes>
     """
     images, labels = _images(name, "x_test", x_test), _labels(name, "y_test", y_test)
     if (x_train is None) != (y_train is None):

@@ -60,13 +60,15 @@ def save(
     source. Without it, the module itself is needed again: `load(path, into=module)`. A path that ends in .onnx is
     written as ONNX, which has no place for `extra`.
 
-    >>> import os, tempfile, torch
-    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    >>> file = os.path.join(tempfile.mkdtemp(), "mine.safetensors")
-    >>> save(model, file, input_shape=(1, 8, 8))
-    >>> x = torch.rand(1, 1, 8, 8)
-    >>> bool(torch.equal(load(file)(x), model(x)))
-    True
+    Examples:
+        >>> import tempfile, torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> file = f"{tempfile.mkdtemp()}/mine.safetensors"
+        >>> lg.save(model, file, input_shape=(1, 8, 8))
+        >>> x = torch.rand(1, 1, 8, 8)
+        >>> bool(torch.allclose(lg.load(file)(x), model(x)))
+        True
     """
     other = _format(Path(path))
     shape = tuple(input_shape) if input_shape is not None else known_input_shape(model)
@@ -103,6 +105,14 @@ def load(
 
     into: a module of your own to fill, strictly; the file may then be any safetensors file. If the file has grafts
     that the module lacks, a grafted copy is filled and returned, and the module is left as it was.
+
+    Examples:
+        >>> import tempfile
+        >>> import lipgraft as lg
+        >>> file = f"{tempfile.mkdtemp()}/digits.safetensors"
+        >>> lg.save(lg.models.build("digits-cnn", "digits", seed=0), file)
+        >>> lg.load(file).spec.name
+        'digits-cnn'
     """
     name = os.fspath(path)
     if is_source(name):

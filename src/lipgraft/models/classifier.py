@@ -73,8 +73,11 @@ def build(
     None means that conv-huge has it and no other network does. seed: the same seed gives the same weights on every
     machine and leaves the global random state untouched.
 
-    >>> build("cnn-b", "mnist", seed=0).spec.input_shape
-    (1, 28, 28)
+    Examples:
+        >>> import lipgraft as lg
+        >>> model = lg.models.build("cnn-b", "mnist", seed=0)
+        >>> model.spec.input_shape
+        (1, 28, 28)
     """
     if name not in NETWORKS:
         raise SettingsError(unknown_name("network", name, list(NETWORKS)))

@@ -85,7 +85,6 @@ def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Pat
     settings = shop.recipe.certify
     proofs = shop.run.path / "certificates" / model.name if settings.certificates else None
     live = VerifyProgress(settings=settings.verifier)
-    telling = {"decided": live.decided, "watch": live.bounded} if shop.progress else {}
     with live if shop.progress else nullcontext():
         rows = verify_run(
             network,
@@ -95,8 +94,9 @@ def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Pat
             count=settings.count,
             settings=settings.verifier,
             started=live.started,
+            decided=live.decided if shop.progress else None,
+            watch=live.bounded if shop.progress else None,
             certificates=proofs,
-            **telling,
         )
     write_model(shop.run.store, model.name, rows)
     measures = asdict(measure([row.verdict for row in rows]))

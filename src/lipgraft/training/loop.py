@@ -78,6 +78,15 @@ def train(
     run_dir: gets metrics.jsonl, checkpoints/state.safetensors after each epoch, checkpoints/last.safetensors and
     best.safetensors at the end; None writes nothing. resume: go on from the state in run_dir, if there is one; on a
     CPU the result is that of an uninterrupted run, bit for bit. progress: called every few steps, see `Tell`.
+
+    Examples:
+        >>> from dataclasses import replace
+        >>> import lipgraft as lg
+        >>> model, data = lg.models.build("digits-cnn", "digits", seed=0), lg.data.load("digits")
+        >>> settings = replace(lg.training.preset("pretrain-short"), eps=0.05, epochs=1, batch=256)
+        >>> result = lg.train(model, data, settings, device="cpu")
+        >>> len(result.history), result.model is model
+        (1, True)
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

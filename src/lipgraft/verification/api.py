@@ -41,14 +41,14 @@ def verify(
     timeout: seconds of device time per image, 300 unless given here or in the settings.
     progress: called with the images decided so far and their number, such as `lipgraft.progress.bar` makes it.
 
-    >>> import torch, lipgraft as lg
-    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
-    >>> with torch.no_grad():
-    ...     for layer in (model[0], model[2]):
-    ...         _ = layer.weight.copy_(torch.eye(2)), layer.bias.zero_()
-    >>> x, y = torch.tensor([[0.8, 0.2], [0.52, 0.48]]), torch.tensor([0, 0])
-    >>> [verdict.status for verdict in lg.verify(model, x, y, 0.1)]
-    ['verified', 'falsified']
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Linear(2, 2)
+        >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+        >>> x, y = torch.tensor([[0.8, 0.2], [0.52, 0.48]]), torch.tensor([0, 0])
+        >>> [verdict.status for verdict in lg.verify(model, x, y, 0.1)]
+        ['verified', 'falsified']
     """
     verdicts: dict[int, Verdict] = {}
     for image, verdict in verify_stream(model, x, y, eps, timeout=timeout, low=low, high=high, settings=settings):
