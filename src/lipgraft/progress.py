@@ -13,6 +13,8 @@ from typing import Protocol
 
 FIRST, EVERY = 5.0, 30.0
 """Seconds before the first line in a pipe or a log, and between two lines."""
+RENEW = 0.3
+"""Seconds between two renewals of the line in a notebook."""
 DEAR = 120.0
 """Seconds of work left from which on it is worth a hint how to have less of it."""
 
@@ -94,7 +96,7 @@ class _Words:
     def __init__(self, title: str, place: str, hint: str, clock: Callable[[], float]) -> None:
         self.title, self.place, self.hint, self.clock = title, place, hint, clock
         self.lines = NowAndThen(clock)
-        self.began = clock()
+        self.began = self.again = clock()
         self.first: tuple[float, int] | None = None  # what was done before this run must not count as its speed
 
     def advance(self, done: int, total: int, metrics: Mapping[str, float] | None = None, /) -> None:
@@ -102,7 +104,9 @@ class _Words:
         self._start(done)
 
     def renew(self, done: int, total: int, metrics: Mapping[str, float] | None = None, /) -> None:
-        print(f"\r{self._line(done, total, metrics):<100}", end="", flush=True)
+        if done == total or self.clock() >= self.again:
+            self.again = self.clock() + RENEW
+            print(f"\r{self._line(done, total, metrics):<100}", end="", flush=True)
         self._start(done)
 
     def end(self) -> None:
