@@ -92,4 +92,4 @@ def leaderboard() -> str:
         "`lipgraft verify zoo/NAME` takes them. VA is over the first test images, SA and RA too unless RA was measured "
         "by PGD on all of them. Seconds are for all images together, on the hardware named below."
     )
-    return "\n\n".join(["# The zoo", about, "\n".join(lines), *details]) + "\n"
+    return "---\nhide: [toc]\n---\n\n" + "\n\n".join(["# The zoo", about, "\n".join(lines), *details]) + "\n"
