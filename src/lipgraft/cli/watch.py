@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lipgraft.cli.common import example, say
+from lipgraft.cli.common import ThreadsOption, example, say
 
 EPILOG = example("lipgraft watch runs/quickstart", "lipgraft watch runs/base --every 60")
 
@@ -17,6 +17,7 @@ def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a train, verify or run, finished or not.")],
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, and stop.")] = False,
+    threads: ThreadsOption = None,
 ) -> None:
     """Follow a running job from another terminal: a line whenever something has changed, until Ctrl-C.
 
