@@ -70,7 +70,7 @@ def apply(
         graph.training = model.training
         new = graph
     for fact in ("spec", "input_shape"):  # which neither a rewritten graph nor a copy of one carries over
-        if hasattr(model, fact):
+        if hasattr(model, fact) and not hasattr(new, fact):
             setattr(new, fact, getattr(model, fact))
     return new
 

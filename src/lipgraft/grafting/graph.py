@@ -11,11 +11,11 @@ from lipgraft.network.graph import Network, Shape
 
 def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape | None:
     """The shape of one input: as given, else as the model says, else None."""
-    known = known_input_shape(model)
     if input_shape is None:
-        return known
-    if known is not None and known != tuple(input_shape):
-        raise SettingsError(f"the model takes inputs of shape {known}, got {tuple(input_shape)}.")
+        return known_input_shape(model)
+    known = getattr(getattr(model, "spec", None), "input_shape", None)
+    if known is not None and tuple(known) != tuple(input_shape):
+        raise SettingsError(f"the model takes inputs of shape {tuple(known)}, got {tuple(input_shape)}.")
     return tuple(input_shape)
 
 

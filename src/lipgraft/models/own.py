@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lipgraft.data import Dataset
-from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.errors import LipgraftError, SettingsError, unknown_name
 from lipgraft.models.checkpoint import ADDED_BY, load
 from lipgraft.models.classifier import NETWORKS, ModelSpec, build
 from lipgraft.models.fold import fold_batchnorm
@@ -63,15 +63,18 @@ def fitting(model: nn.Module, data: Dataset, name: str) -> nn.Module:
                 f"{_describe(*given)}; give the data set that it was trained on with --data."
             )
         return model
-    shape, pixels = known_input_shape(model), data.input_shape
-    if shape is not None and shape != pixels:
-        if math.prod(shape) != math.prod(pixels):
-            raise SettingsError(
-                f"{name} takes inputs of {_times(shape)}, but the images of {data.name} are {_times(pixels)}; give the "
-                "data set that it was made for with --data."
-            )
+    pixels, shape = data.input_shape, known_input_shape(model)
+    outputs = _outputs(model, pixels)
+    if outputs is None and shape is not None and math.prod(shape) == math.prod(pixels):
         model = nn.Sequential(OrderedDict(pixels=Layer(Reshape, shape, {}, {}), network=model)).eval()
-    outputs = _outputs(model, pixels, name)
+        outputs = _outputs(model, pixels)
+    if outputs is None:
+        takes = "cannot take them, or does not return a row of class scores for each"
+        takes = takes if shape is None else f"takes inputs of {_times(shape)}"
+        raise SettingsError(
+            f"the images of {data.name} are {_times(pixels)}, but {name} {takes}; give the data set that it was made "
+            "for with --data."
+        )
     if outputs < len(data.classes):
         raise SettingsError(
             f"{name} tells {outputs} classes, but {data.name} has {len(data.classes)}; give the data set that it was "
@@ -88,16 +91,14 @@ def folded(model: nn.Module, data: Dataset) -> nn.Module:
 
 
 @torch.no_grad()
-def _outputs(model: nn.Module, shape: tuple[int, ...], name: str) -> int:
+def _outputs(model: nn.Module, shape: tuple[int, ...]) -> int | None:
+    """How many class scores the model has for an input of this shape; None if it does not take it."""
     with evaluated(model):
         try:
             out = call(model, torch.zeros(2, *shape).to(like(model)))
-        except (RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise SettingsError(f"{name} cannot take images of {_times(shape)}: {reason}.") from None
-    if not isinstance(out, torch.Tensor) or out.ndim != 2:
-        raise SettingsError(f"{name} must return one row of class scores per image.")
-    return out.shape[1]
+        except (RuntimeError, ValueError, IndexError, LipgraftError):
+            return None
+    return out.shape[1] if isinstance(out, torch.Tensor) and out.ndim == 2 and len(out) == 2 else None
 
 
 def _describe(shape: tuple[int, ...], classes: int) -> str:
