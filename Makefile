@@ -22,8 +22,9 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# Not --quiet: it would hide from --strict the warnings that it counts.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
 
 package: $(READY)
