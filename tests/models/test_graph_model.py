@@ -162,3 +162,29 @@ def test_a_damaged_graph_is_refused_in_words(damage: Any, path: Path) -> None:
     path.write_bytes(tensor_file.to_bytes(stored.tensors, {KEY: json.dumps(about)}))
     with pytest.raises(CheckpointError, match="does not hang together"):
         load(path)
+
+
+@pytest.mark.parametrize("precision", ["double", "half", "mixed"])
+def test_a_module_of_any_precision_comes_back_in_the_one_that_it_is_computed_with(precision: str, path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    model = model if precision == "mixed" else getattr(model, precision)()
+    if precision == "mixed":
+        model.register_buffer("seen", torch.zeros(1, dtype=torch.float64))
+    save(model, path, input_shape=(3,))
+    again, x = load(path), torch.rand(5, 3)
+    assert {t.dtype for t in again.state_dict().values()} == {torch.float32 if precision == "half" else torch.float64}
+    got = again(x.to(next(again.parameters())))
+    torch.testing.assert_close(got.double(), model.double()(x.double()), rtol=1e-4, atol=1e-5)
+    assert any(parameter.requires_grad for parameter in again.parameters())
+
+
+def test_weights_that_are_shared_or_normalised_come_back_as_plain_ones(path: Path) -> None:
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.ReLU(), shared, nn.utils.parametrizations.weight_norm(nn.Linear(4, 2)))
+    save(model, path, input_shape=(4,))
+    again, x = load(path), torch.rand(5, 4)
+    torch.testing.assert_close(again(x), model(x))
+    assert sum(isinstance(layer, nn.Linear) for layer in again.modules()) == 3
+    places = [parameter.data_ptr() for parameter in again.parameters()]
+    assert len(set(places)) == len(places)
+    assert all(parameter.requires_grad for parameter in again.parameters())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lipgraft.activations import KINDS, Curve
 from lipgraft.errors import CheckpointError, LipgraftError, UnsupportedOperationError
 from lipgraft.grafting.activation import GraftedActivation
-from lipgraft.network import Builder, Graft, Node, Ref, lowers_module, nodes, subject, trace
+from lipgraft.network import Builder, Graft, Node, Ref, like, lowers_module, nodes, subject, trace
 from lipgraft.network.graph import Shape
 
 
@@ -147,10 +147,8 @@ def build_graph(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
         if any(not 0 <= i <= position for position, (_, _, inputs) in enumerate(layers) for i in inputs):
             raise ValueError("a layer reads a later one")
         model = GraphModel(tuple(map(int, first["shape"])), layers).eval()
-        floats = {t.dtype for t in tensors.values() if t.is_floating_point()}
-        dtype = floats.pop() if len(floats) == 1 else torch.get_default_dtype()
         with torch.no_grad():
-            found = model(torch.zeros(2, *model.input_shape, dtype=dtype)).shape
+            found = model(torch.zeros(2, *model.input_shape).to(like(model))).shape
         if list(found) != [2, *rest[-1]["shape"]]:
             raise ValueError(f"its output has shape {tuple(found)[1:]}")
     except _MISFITS as error:
@@ -160,7 +158,8 @@ def build_graph(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
 
 
 def _layer(row: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-    kind, parts = _KINDS[row["kind"]], {part: tensors[key] for part, key in row["tensors"].items()}
+    # Copies: two layers that were one share a tensor of the file, and are trained apart from now on.
+    kind, parts = _KINDS[row["kind"]], {part: tensors[key].clone() for part, key in row["tensors"].items()}
     settings = {name: _tuples(value) for name, value in row["settings"].items()}
     if kind is nodes.Activation:
         curve: Curve = _CURVES[settings["curve"]](**row["settings"]["parameters"])
