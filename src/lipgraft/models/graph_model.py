@@ -102,7 +102,7 @@ class GraphModel(nn.Module):
 def graph_model(model: nn.Module, input_shape: Shape) -> GraphModel:
     """The module as its graph: a copy that computes the same in evaluation mode."""
     description, own = describe(model, input_shape)
-    tensors = {name: tensor.detach().clone() for name, tensor in {**model.state_dict(), **own}.items()}
+    tensors = {name: tensor.detach() for name, tensor in {**model.state_dict(), **own}.items()}
     return build_graph(description, tensors).train(model.training)
 
 
