@@ -188,3 +188,10 @@ def test_weights_that_are_shared_or_normalised_come_back_as_plain_ones(path: Pat
     places = [parameter.data_ptr() for parameter in again.parameters()]
     assert len(set(places)) == len(places)
     assert all(parameter.requires_grad for parameter in again.parameters())
+
+
+@pytest.mark.parametrize("options", [{"activation": "tanh"}, {"batchnorm": True}])
+def test_layers_of_ones_own_network_cannot_be_chosen(options: dict[str, Any], path: Path) -> None:
+    save(nn.Linear(64, 10), path, input_shape=(64,))
+    with pytest.raises(lg.LipgraftError, match="has its own layers"):
+        lg.models.start(str(path), lg.data.load("digits"), **options)

@@ -33,17 +33,19 @@ def check_name(name: str) -> None:
         raise SettingsError(f"{known} Your own: an .onnx or .safetensors file, or module:function.")
 
 
-def start(network: str, data: Dataset, *, activation: str = "relu", seed: int = 0) -> nn.Module:
+def start(
+    network: str, data: Dataset, *, activation: str = "relu", batchnorm: bool | None = None, seed: int = 0
+) -> nn.Module:
     """The network that training starts from.
 
     network: by name, at random weights; an .onnx or .safetensors file, with its weights; or module:function, which
-    makes it. activation: of a network by name. The same seed gives the same random weights.
+    makes it. activation, batchnorm: of a network by name. The same seed gives the same random weights.
     """
     check_name(network)
     if network in NETWORKS:
-        return build(network, data, activation=activation, seed=seed)
-    if activation != "relu":
-        raise SettingsError(f"{network} has its own activations; leave out activation: {activation}.")
+        return build(network, data, activation=activation, batchnorm=batchnorm, seed=seed)
+    if activation != "relu" or batchnorm is not None:
+        raise SettingsError(f"{network} has its own layers; leave out activation and batchnorm.")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return fitting(load(network), data, network)
