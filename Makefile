@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types reproduce-smoke clean
+.PHONY: demo test lint types docs package reproduce-smoke clean
 
 demo: $(READY)
 	$(BIN)/lipgraft run quickstart
@@ -21,6 +21,14 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+# Not --quiet: it would hide from --strict the warnings that it counts.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html"
+
+package: $(READY)
+	$(BIN)/python .ci/package
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)

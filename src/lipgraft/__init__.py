@@ -13,7 +13,19 @@ from lipgraft.errors import LipgraftError
 from lipgraft.version import __version__
 
 if TYPE_CHECKING:
-    from lipgraft import attacks, bounds, data, grafting, interop, models, network, sensitivity, training, verification
+    from lipgraft import (
+        attacks,
+        bounds,
+        data,
+        grafting,
+        interop,
+        models,
+        network,
+        progress,
+        sensitivity,
+        training,
+        verification,
+    )
     from lipgraft.attacks import attack
     from lipgraft.bounds import AlphaSettings, Bounds, bound
     from lipgraft.box import Box
@@ -50,6 +62,7 @@ __all__ = [
     "load",
     "models",
     "network",
+    "progress",
     "save",
     "sensitivity",
     "train",

@@ -34,6 +34,13 @@ class Box:
         x: (B, *shape), inside [low, high], None for no limit; eps: a number or (B,), taken as the double that it is.
         Ends that x's type cannot hold are rounded outward, so every real point of the ball is inside; with eps 0 the
         box is x itself.
+
+        Examples:
+            >>> import torch
+            >>> import lipgraft as lg
+            >>> box = lg.Box.linf(torch.tensor([[0.0, 0.5]], dtype=torch.float64), 0.25)
+            >>> box.lower, box.upper
+            (tensor([[0.0000, 0.2500]], dtype=torch.float64), tensor([[0.2500, 0.7500]], dtype=torch.float64))
         """
         x = pixels(x, low, high)
         radius = _radius(eps, x)

@@ -6,7 +6,6 @@ import json
 import pickle
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +36,6 @@ from lipgraft.models import build, load, save
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"lipgraft {lipgraft.__version__}\n"
-    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    assert pyproject["project"]["version"] == lipgraft.__version__
 
 
 def test_the_public_face_is_light() -> None:
@@ -304,7 +301,7 @@ def test_set_refuses_what_is_no_pair(pair: str) -> None:
     [
         ["verify", "MODEL", "--eps", "0.1", "--out", "OUT"],
         ["attack", "MODEL", "--eps", "0.1"],
-        ["graft", "MODEL", "--eps", "0.1", "--out", "OUT"],
+        ["graft", "MODEL", "--eps", "0.1", "--show"],
         ["lipschitz", "MODEL", "--eps", "0.1"],
         ["export", "MODEL", "--eps", "0.1", "--out", "OUT"],
         ["train", "finetune-short", "--start", "MODEL", "--out", "OUT"],

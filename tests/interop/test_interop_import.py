@@ -369,7 +369,7 @@ def test_weights_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = CASES["fully_connected_gemm"](tmp_path / "net.onnx", 13)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(CheckpointError, match=rf"{package} package: pip install lipgraft\[onnx\]"):
+    with pytest.raises(CheckpointError, match=rf"{package} package: pip install onnx onnxruntime"):
         load_onnx(path)
 
 

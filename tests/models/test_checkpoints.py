@@ -129,7 +129,7 @@ def test_a_module_of_ones_own_is_filled_strictly(path: Path) -> None:
     save(model, path)
     assert load(path, into=target) is target
     assert fingerprint(target) == fingerprint(model)
-    with pytest.raises(CheckpointError, match=r"load it with load\(path, into=module\)"):
+    with pytest.raises(CheckpointError, match=r"without its input_shape\); load it with lipgraft.load\(path, into"):
         load(path)
     with pytest.raises(CheckpointError, match=r"does not fit Linear: it lacks 'bias' and it brings 'fc1\.bias'"):
         load(path, into=nn.Linear(3, 4))

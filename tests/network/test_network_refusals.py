@@ -32,7 +32,7 @@ class Pooling(nn.Module):
         return x.flatten(1)
 
 
-def test_the_message_names_node_target_line_and_what_is_supported() -> None:
+def test_the_message_names_node_target_line_and_a_remedy() -> None:
     lines, first = inspect.getsourcelines(Pooling)
     line = first + next(i for i, text in enumerate(lines) if "the line that" in text)
     with pytest.raises(UnsupportedOperationError) as error:
@@ -213,3 +213,20 @@ def test_an_impossible_input_shape_is_refused(shape: tuple[int, ...]) -> None:
 def test_an_input_shape_that_does_not_fit_is_refused_where_it_does_not_fit() -> None:
     with pytest.raises(UnsupportedOperationError, match="needs vectors of 3 numbers, and gets shape \\(4,\\)"):
         trace(nn.Sequential(nn.ReLU(), nn.Linear(3, 3)), (4,))
+
+
+@pytest.mark.parametrize(
+    ("layer", "advice"),
+    [
+        (nn.Softmax(1), "Leave the softmax out"),
+        (nn.AdaptiveMaxPool2d(2), "Use nn.AvgPool2d or nn.MaxPool2d"),
+        (nn.GroupNorm(1, 1), "Use BatchNorm"),
+        (nn.Upsample(scale_factor=2), "Use nn.ConvTranspose2d"),
+        (nn.ELU(), "Use ReLU, leaky ReLU"),
+    ],
+)
+def test_a_refusal_names_a_remedy_in_few_words(layer: nn.Module, advice: str) -> None:
+    with pytest.raises(UnsupportedOperationError) as caught:
+        trace(nn.Sequential(layer, nn.Flatten()), (1, 4, 4))
+    assert advice in str(caught.value)
+    assert len(str(caught.value)) < 400

@@ -95,6 +95,13 @@ def test_the_smoke_scale_keeps_what_distinguishes_the_rows() -> None:
     assert load_experiment("eps-8", "smoke").runs[0].recipe.eps > load_experiment("table1", "smoke").runs[0].recipe.eps
 
 
+def test_a_smoke_table_says_in_its_titles_what_it_was_really_run_on() -> None:
+    experiment = load_experiment("table1", "smoke")
+    assert experiment.title.endswith("(smoke test on small stand-ins, not the paper's data)")
+    for run in experiment.runs:
+        assert run.recipe.title.startswith(f"{run.recipe.network} on {run.recipe.data}, a smoke test in place of ")
+
+
 def test_tables_share_their_pretraining_and_the_rows_that_both_show() -> None:
     same = [
         recipe.pretrain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -557,3 +558,16 @@ def test_the_benchmark_accounts_for_every_image() -> None:
     assert figures["curve"][-1][1] == figures["verified"]
     assert [n for _, n in figures["curve"]] == list(range(1, figures["verified"] + 1))
     json.dumps(figures)
+
+
+def test_a_run_without_a_terminal_says_now_and_then_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    progress = VerifyProgress(Console(file=io.StringIO()), clock=lambda: now[0])
+    with progress:
+        progress.started(10, [])
+        for _ in range(8):
+            now[0] += 10.0
+            progress.bounded(100)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("decided 0/10 | open 10 | ")

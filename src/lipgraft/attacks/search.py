@@ -60,6 +60,15 @@ def attack(
     the model's dtype, or single precision if that is less, and its device. method: a key of `ATTACKS`.
     step_size: as a multiple of eps; by default the method's own. low, high: the valid range of x (None: no limit).
     batch: how many points go through the model at once. Randomness comes from `generator`, else from `seed`.
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Linear(2, 2)
+        >>> x, y = torch.rand(5, 2), torch.zeros(5, dtype=torch.long)
+        >>> points = lg.attack(model, x, y, 0.1, steps=5)
+        >>> bool(((points - x).abs() <= 0.1001).all())
+        True
     """
     return search(
         model,

@@ -16,6 +16,7 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.memory import Late, chunked, never
 from lipgraft.bounds.numerics import guard_lower, guard_upper
 from lipgraft.box import Box
+from lipgraft.display import table
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.network import Network, agree, full_precision, ordinary, subject, trace
 
@@ -27,6 +28,24 @@ class Bounds:
     lower: Tensor
     upper: Tensor
     layers: dict[str, Interval]
+
+    def __repr__(self) -> str:
+        boxes, outputs = self.lower.shape
+        width = float((self.upper - self.lower).mean()) if self.lower.numel() else 0.0
+        return f"<Bounds of {outputs} outputs over {boxes} boxes, {width:.4g} wide on average>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                name,
+                lower[0].numel(),
+                f"{((lower < 0) & (upper > 0)).float().mean():.1%}",
+                f"{(upper - lower).mean():.4g}",
+            )
+            for name, (lower, upper) in self.layers.items()
+        ]
+        rows.append(("output", self.lower.shape[1], "", f"{(self.upper - self.lower).mean():.4g}"))
+        return table(repr(self)[1:-1], ("layer", "neurons", "sign undecided", "mean width"), rows)
 
 
 Method = Callable[[Prepared, Tensor, AlphaSettings, Late], Tensor]
@@ -73,6 +92,15 @@ def bound(
     layers: known pre-activation bounds by activation name. dtype: torch.float64 for double precision; by default the
     more precise of the model's and the box's, and at least single precision.
     NaN or infinity anywhere ends in infinite bounds, never in finite ones.
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+        >>> x = torch.rand(4, 2)
+        >>> bounds = lg.bound(model, lg.Box.linf(x, 0.1))
+        >>> bounds.lower.shape, bool(((bounds.lower <= model(x)) & (model(x) <= bounds.upper)).all())
+        (torch.Size([4, 2]), True)
     """
     if method not in METHODS:
         raise SettingsError(unknown_name("bound method", method, list(METHODS)))

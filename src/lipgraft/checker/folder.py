@@ -40,8 +40,8 @@ class Outcome:
 
 
 def check_folder(
-    folder: Path,
-    network: Path | None = None,
+    folder: str | Path,
+    network: str | Path | None = None,
     *,
     jobs: int = 1,
     exact: int = 0,
@@ -53,9 +53,9 @@ def check_folder(
     network: an ONNX file, or a checkpoint of lipgraft (.safetensors), to use instead. exact: how many leaves, at most,
     to repeat without rounding; first proofs are drawn, then leaves of each.
     """
-    files = sorted(path for path in folder.rglob("*.npz") if path.is_file())
+    files = sorted(path for path in Path(folder).rglob("*.npz") if path.is_file())
     need(len(files) > 0, f"there are no certificates (.npz) in {folder}.")
-    networks = [file.parent / NETWORK if network is None else network for file in files]
+    networks = [file.parent / NETWORK if network is None else Path(network) for file in files]
     for path in dict.fromkeys(networks):
         _load(path)  # a network that cannot be read is refused once, not once per file
     proofs = [i for i, file in enumerate(files) if ".counterexample" not in file.name] or [0]

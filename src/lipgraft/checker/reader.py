@@ -31,7 +31,7 @@ def read_network(data: bytes) -> Network:
         import onnx
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     except ImportError:
-        raise Rejected("reading ONNX needs the onnx package: pip install lipgraft[onnx].") from None
+        raise Rejected("reading ONNX needs the onnx package: pip install onnx.") from None
     try:
         model = onnx.load_model_from_string(data)
     except (DecodeError, ValueError) as error:

@@ -28,6 +28,7 @@ from lipgraft.cli import (
     train,
     verify,
     vnnlib,
+    watch,
     zoo,
 )
 from lipgraft.cli.common import say
@@ -56,6 +57,7 @@ app.command("lipschitz", epilog=lipschitz.EPILOG)(lipschitz.lipschitz)
 app.command("export", epilog=export.EPILOG)(export.export)
 app.command("reproduce", epilog=reproduce.EPILOG)(reproduce.reproduce)
 app.command("report", epilog=report.EPILOG)(report.report)
+app.command("watch", epilog=watch.EPILOG)(watch.watch)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(zoo.app, name="zoo")

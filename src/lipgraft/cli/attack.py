@@ -27,7 +27,7 @@ EPILOG = example("lipgraft attack model.safetensors --data cifar10 --eps 2/255 -
 
 
 def attack(
-    checkpoint: Annotated[Path, typer.Argument(help="The network to attack.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The network to attack: a file, or module:function.")],
     data: DataOption,
     eps: EpsOption,
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(names.ATTACKS)}.")] = "pgd",

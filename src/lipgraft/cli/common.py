@@ -47,6 +47,11 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def place_of(device: torch.device) -> str:
+    """Where work runs, in words."""
+    return "this GPU" if device.type == "cuda" else "this CPU"
+
+
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda; auto takes the GPU when there is one.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="The same seed gives the same result.")]
 OwnSeedOption = Annotated[
@@ -77,7 +82,10 @@ EpsOption = Annotated[
     float,
     typer.Option("--eps", parser=parse_eps, metavar="EPS", help="Radius in raw [0,1] pixels, such as 0.1 or 2/255."),
 ]
-DataOption = Annotated[str, typer.Option("--data", help="Name of the data set; `lipgraft data list` shows them.")]
+DataOption = Annotated[
+    str,
+    typer.Option("--data", help="Data set: a name of `lipgraft data list`, your own .npz file, or module:function."),
+]
 DataRootOption = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder with the data sets; default LIPGRAFT_DATA, else the user's cache."),

@@ -24,7 +24,7 @@ EPILOG = example("lipgraft export grafted.safetensors --data cifar10 --eps 2/255
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="The network to export.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The network to export: a file, or module:function.")],
     data: DataOption,
     eps: EpsOption,
     out: Annotated[Path, typer.Option(help="Folder for the files; created if it is missing.")],

@@ -19,6 +19,7 @@ from lipgraft.cli.common import (
     ThreadsOption,
     example,
     parse_set,
+    place_of,
     print_json,
     print_table,
     resolve_device,
@@ -34,20 +35,22 @@ if TYPE_CHECKING:
     from lipgraft.data import Dataset
     from lipgraft.grafting import Overlap, Summary
 
+CHECKPOINT = ".safetensors"
+
 EPILOG = example(
     "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --ratio 0.5 --out grafted.safetensors --show",
-    "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --lines fitted --out grafted.safetensors",
+    "lipgraft graft own.onnx --data own.npz --eps 0.05 --lines fitted --out grafted.safetensors",
     "lipgraft graft base.safetensors --data cifar10 --eps 2/255 --set pool=0.9 --set last_layer=cap --show",
 )
 
 
 def graft(
-    checkpoint: Annotated[Path, typer.Argument(help="The network to graft.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The network to graft: a file, or module:function.")],
     data: DataOption,
     eps: EpsOption,
     criterion: Annotated[str, typer.Option(help=f"One of: {', '.join(names.CRITERIA)}.")] = ("weighted-interval"),
     ratio: Annotated[float, typer.Option(help="Share of all neurons to graft, in [0, 1].")] = 0.5,
-    out: Annotated[Path | None, typer.Option(help="Where the grafted network goes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the grafted network goes: .safetensors, or .onnx.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the criterion, such as pool=0.9; repeatable."),
@@ -81,12 +84,15 @@ def graft(
         raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")
     if out is not None:
         check_file(out)
+        if out.suffix not in (CHECKPOINT, ".onnx"):
+            raise SettingsError(f"--out {out} must end in {CHECKPOINT}, or in .onnx for other tools.")
     settings = parse_set(set_)
     grafting.check_selection(criterion, ratio, **settings)
     grafting.check_lines(lines)
     dataset = datasets.load(data, root=data_root)
-    model = _load(checkpoint, dataset, resolve_device(device))
-    with bar("scoring neurons") as progress:
+    where = resolve_device(device)
+    model = _load(checkpoint, dataset, where)
+    with bar("scoring neurons", place=place_of(where), hint="--count takes fewer images") as progress:
         plan = grafting.plan(
             model,
             dataset,
@@ -109,7 +115,8 @@ def graft(
         started = {"lines": lines, "slope": slope, "intercept": intercept}
         made = {"criterion": criterion, "ratio": ratio, "settings": settings, **started}
         scored = {"data": data, "eps": eps, "bounds": bounds, "count": plan.scores.count, "seed": seed}
-        models.save(plan.apply(model), out, extra={"graft": {**made, **scored}})
+        extra = {"graft": {**made, **scored}} if out.suffix == CHECKPOINT else None  # ONNX has no place for it
+        models.save(plan.apply(model), out, extra=extra, input_shape=dataset.input_shape)
     if json:
         print_json({**summary.to_dict(), "overlap": None if overlap is None else _overlap_dict(overlap)})
         return
@@ -126,12 +133,9 @@ def graft(
 
 def _load(checkpoint: Path, data: Dataset, device: torch.device) -> Any:
     from lipgraft.cli.model import load_model
-    from lipgraft.models import fold_batchnorm
+    from lipgraft.models import folded
 
-    model = load_model(checkpoint, data, device)
-    if getattr(getattr(model, "spec", None), "batchnorm", False):
-        return fold_batchnorm(model)
-    return model
+    return folded(load_model(checkpoint, data, device), data)
 
 
 def _overlap_dict(overlap: Overlap) -> dict[str, Any]:

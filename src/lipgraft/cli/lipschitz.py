@@ -19,6 +19,7 @@ from lipgraft.cli.common import (
     SeedOption,
     ThreadsOption,
     example,
+    place_of,
     print_json,
     print_table,
     resolve_device,
@@ -53,7 +54,7 @@ class Line:
 
 
 def lipschitz(
-    checkpoint: Annotated[Path, typer.Argument(help="The network.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The network: a file, or module:function.")],
     data: DataOption,
     eps: EpsOption,
     count: Annotated[int, typer.Option(min=1, help="First so many test images.")] = 100,
@@ -90,7 +91,7 @@ def lipschitz(
     for name in methods:
         for unit in scales:
             began = time.perf_counter()
-            with bar(f"Lipschitz constants ({name})") as progress:
+            with bar(f"Lipschitz constants ({name})", place=place_of(where)) as progress:
                 found = constants(model, x[index], eps, name, units=unit, progress=progress, **options)
             values = tuple(found.tolist())
             lines.append(Line(name, unit, values, time.perf_counter() - began))

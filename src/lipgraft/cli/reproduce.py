@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,7 +108,7 @@ def reproduce(
             folder,
             device=resolve_device(device),
             data_root=data_root,
-            progress=sys.stderr.isatty(),
+            progress=True,
             announce=announcer(),
         )
         found.append(experiment_summary(results))

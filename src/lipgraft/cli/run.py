@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -70,7 +69,7 @@ def run(
         directory,
         device=resolve_device(device),
         data_root=data_root,
-        progress=sys.stderr.isatty(),
+        progress=True,
         announce=announcer(),
     )
     show(results, directory, json)

@@ -17,6 +17,7 @@ from lipgraft.cli.common import (
     ThreadsOption,
     example,
     parse_set,
+    place_of,
     print_json,
     resolve_device,
     say,
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
     from lipgraft.cli.train_recipe import TrainRecipe
     from lipgraft.data import Dataset
 
+DEFAULT_MODEL = "cnn-b"
+
 EPILOG = example(
     "lipgraft train pretrain-short --model digits-cnn --data digits --set eps=0.1 --out runs/digits",
     "lipgraft train finetune --start grafted.safetensors --data cifar10 --set slope=5e-5 --set l1=1e-4 --out runs/ft",
+    "lipgraft train pretrain-short --model mynet:build --data mine.npz --set eps=0.05 --out runs/own",
     "lipgraft train my-recipe.yaml --out runs/mine --resume",
 )
 
@@ -45,7 +49,9 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/ and the recipe's name.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
     data: Annotated[str | None, typer.Option(help="Data set, instead of the recipe's.")] = None,
-    model: Annotated[str | None, typer.Option(help="Network, instead of the recipe's.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Network, instead of the recipe's: a name, an .onnx file, or module:function.")
+    ] = None,
     start: Annotated[Path | None, typer.Option(help="Checkpoint to start from, instead of the recipe's.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -75,7 +81,7 @@ def train(
                     f"{run} already holds a run; add --resume to go on with it, or choose another --out."
                 )
             _write_config(run / "config.yaml", chosen, seed, place)
-        with bar("training", show=not json, keep=True) as progress:
+        with bar("training", show=not json, keep=True, place=place_of(place)) as progress:
             result = training.train(
                 network, dataset, chosen.train, run_dir=run, resume=resume, device=place, seed=seed, progress=progress
             )
@@ -92,9 +98,16 @@ def _network(recipe: TrainRecipe, data: Dataset, seed: int) -> nn.Module:
     from lipgraft import models
     from lipgraft.cli.model import load_model
 
-    if recipe.start is not None:
-        return load_model(recipe.start, data)
-    return models.build(recipe.model, recipe.data, activation=recipe.activation, seed=seed)
+    if recipe.start is None:
+        return models.start(recipe.model or DEFAULT_MODEL, data, activation=recipe.activation, seed=seed)
+    model = load_model(recipe.start, data)
+    there = getattr(getattr(model, "spec", None), "name", "a network of your own")
+    if recipe.model not in (None, there):
+        raise SettingsError(
+            f"--model {recipe.model} and --start {recipe.start} contradict each other: {recipe.start} holds {there}; "
+            "leave one of them out."
+        )
+    return model
 
 
 def _write_config(path: Path, recipe: TrainRecipe, seed: int, device: torch.device) -> None:

@@ -18,8 +18,10 @@ class TrainRecipe:
     """One training run. The settings in `train` go on top of the preset's."""
 
     preset: str = setting("pretrain", f"Schedule to start from: {', '.join(training.PRESETS)}.")
-    data: str = setting("cifar10", "Name of the data set.")
-    model: str = setting("cnn-b", "Name of the network, for a run that starts at random weights.")
+    data: str = setting("cifar10", "Name of the data set, an .npz file, or module:function.")
+    model: str | None = setting(
+        None, "Network to train: a name, an .onnx file, or module:function; by default that of start, else cnn-b."
+    )
     activation: str = setting("relu", "Activation of that network, a name of lipgraft.activations.KINDS.")
     start: str | None = setting(None, "Checkpoint to start from, instead of random weights.")
     train: training.TrainSettings = field(

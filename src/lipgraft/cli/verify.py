@@ -55,7 +55,7 @@ def _moved(value: str | None) -> None:
 
 
 def verify(
-    checkpoint: Annotated[Path, typer.Argument(help="The network whose test images are verified.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The network to verify: a file, or module:function.")],
     data: DataOption,
     eps: EpsOption,
     out: Annotated[
@@ -137,10 +137,16 @@ def verify(
 
 
 def default_run(checkpoint: Path, data: str, eps: float) -> Path:
-    """A folder under runs/ that the same question finds again, such as runs/verify-best-cifar10-2-255."""
+    """A folder under runs/ that the same question finds again, such as runs/verify-base-best-cifar10-2-255.
+
+    Every training calls its checkpoints best and last; the run that they are of tells them apart.
+    """
     from lipgraft.report.results import readable_eps
 
-    name = f"verify-{checkpoint.name.removesuffix('.safetensors')}-{data}-{readable_eps(eps)}"
+    model = checkpoint.name.removesuffix(".safetensors")
+    if checkpoint.parent.name == "checkpoints":
+        model = f"{checkpoint.resolve().parent.parent.name}-{model}"
+    name = f"verify-{model}-{Path(data).name.removesuffix('.npz')}-{readable_eps(eps)}"
     return Path("runs") / re.sub(r"[^\w.-]+", "-", name)
 
 

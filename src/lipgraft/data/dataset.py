@@ -1,16 +1,13 @@
-"""A data set by name, in memory: whole, as uint8 tensors on one device."""
+"""A data set in memory: whole, as uint8 tensors on one device."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from lipgraft.data.catalogue import Augment, entry
-from lipgraft.data.files import data_root, ensure
-from lipgraft.data.readers import READERS
+from lipgraft.data.catalogue import Augment
 from lipgraft.errors import DataError
 
 
@@ -39,6 +36,11 @@ class Dataset:
         height, width, channels = self.x_train.shape[1:]
         return channels, height, width
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.input_shape))
+        counts = f"{len(self.x_train):,} training and {len(self.x_test):,} test images"
+        return f"<Dataset {self.name}: {counts} of {shape} in {len(self.classes)} classes>"
+
     def split(self) -> tuple[Tensor, Tensor]:
         """The indices of the training and of the validation images: the last `val_size` are held out."""
         count = len(self.x_train)
@@ -59,30 +61,15 @@ class Dataset:
 
 
 def images(x: Tensor) -> Tensor:
-    """(N, H, W, C) uint8 pixels -> (N, C, H, W) float32 in [0, 1], on the same device."""
+    """(N, H, W, C) uint8 pixels -> (N, C, H, W) float32 in [0, 1], on the same device.
+
+    Examples:
+        >>> import lipgraft as lg
+        >>> data = lg.data.load("digits")
+        >>> x = lg.data.images(data.x_test[:20])
+        >>> x.shape, float(x.min()), float(x.max())
+        (torch.Size([20, 1, 8, 8]), 0.0, 1.0)
+    """
     if x.dtype != torch.uint8:
         raise DataError(f"images() turns uint8 pixels into floats, got {x.dtype}; floats in [0, 1] need no conversion.")
     return x.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).div_(255.0)
-
-
-def load(name: str, root: str | os.PathLike[str] | None = None, *, download: bool = True) -> Dataset:
-    """The data set as uint8 tensors on the CPU.
-
-    name: digits, mnist, fashion-mnist, svhn, cifar10 or cifar100. root: the folder in torchvision's layout; by default
-    LIPGRAFT_DATA, else the user's cache directory. Files that are missing are downloaded and their checksums compared.
-    """
-    facts, folder = entry(name), data_root(root)
-    ensure(facts, folder, download=download)
-    arrays = READERS[name](facts, folder)
-    return Dataset(
-        name=name,
-        x_train=torch.from_numpy(arrays.x_train),
-        y_train=torch.from_numpy(arrays.y_train),
-        x_test=torch.from_numpy(arrays.x_test),
-        y_test=torch.from_numpy(arrays.y_test),
-        mean=facts.mean,
-        std=facts.std,
-        classes=arrays.names or facts.names,
-        augment=facts.augment,
-        val_size=facts.val_size,
-    )

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from lipgraft.data.catalogue import Published, entry
-from lipgraft.data.dataset import Dataset, load
+from lipgraft.data.dataset import Dataset
 from lipgraft.data.files import data_root
+from lipgraft.data.loading import load
 from lipgraft.errors import DataError
 
 MEAN_TOLERANCE = 1e-4  # the published means have four digits

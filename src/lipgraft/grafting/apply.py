@@ -38,6 +38,16 @@ def apply(
     class and its other parameter names. Calls of functions, and of modules that are called several times, are replaced
     in the model's fx graph: the copy is then a torch.fx.GraphModule that runs the model's forward as it is in
     evaluation mode.
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        >>> lg.grafting.apply(model, {"1": torch.tensor([True, False])})[1]
+        GraftedActivation(
+          shape=(2,), grafted=1
+          (base): ReLU()
+        )
     """
     new = copy.deepcopy(model)
     calls = dict(activation_calls(new))
@@ -59,8 +69,9 @@ def apply(
         rewrite(graph, calls, grafts)
         graph.training = model.training
         new = graph
-    if hasattr(model, "spec"):
-        new.spec = model.spec  # which neither a rewritten graph nor a copy of one carries over
+    for fact in ("spec", "input_shape"):  # which neither a rewritten graph nor a copy of one carries over
+        if hasattr(model, fact) and not hasattr(new, fact):
+            setattr(new, fact, getattr(model, fact))
     return new
 
 

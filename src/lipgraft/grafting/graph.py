@@ -5,15 +5,15 @@ from __future__ import annotations
 from torch import nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError
-from lipgraft.network import subject, trace
+from lipgraft.network import known_input_shape, subject, trace
 from lipgraft.network.graph import Network, Shape
 
 
 def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape | None:
-    """The shape of one input: as given, else as `model.spec` says, else None."""
-    known = getattr(getattr(model, "spec", None), "input_shape", None)
+    """The shape of one input: as given, else as the model says, else None."""
     if input_shape is None:
-        return None if known is None else tuple(known)
+        return known_input_shape(model)
+    known = getattr(getattr(model, "spec", None), "input_shape", None)
     if known is not None and tuple(known) != tuple(input_shape):
         raise SettingsError(f"the model takes inputs of shape {tuple(known)}, got {tuple(input_shape)}.")
     return tuple(input_shape)

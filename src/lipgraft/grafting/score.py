@@ -39,6 +39,13 @@ def score(
     by gradient significance alone. slope: the line the gain is reckoned for. neurons: "all" bounds every neuron by the
     method; "needed" leaves a neuron that a cheaper bound proves stable with that bound (same s_u, looser widths).
     progress: called after each batch with the images scored so far and their number.
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+        >>> lg.grafting.score(model, torch.rand(20, 4), 0.1)
+        <Scores of 6 neurons in 1 layer over 20 images>
     """
     with full_precision():
         x, eps = pixels(x, low, high), float(radii(eps, 1)[0])

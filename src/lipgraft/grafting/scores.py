@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lipgraft.display import table
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.graph import Network, Shape
 
@@ -36,6 +37,24 @@ class Scores:
     layers: dict[str, LayerScores]
     count: int
     input_shape: Shape
+
+    def __repr__(self) -> str:
+        neurons = sum(layer.s_u.numel() for layer in self.layers.values())
+        layers = f"{len(self.layers)} layer{'s' if len(self.layers) > 1 else ''}"
+        return f"<Scores of {neurons:,} neurons in {layers} over {self.count:,} images>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                name,
+                f"{layer.s_u.numel():,}",
+                f"{layer.s_u.double().mean() / max(self.count, 1):.1%}",
+                f"{layer.width_mean.mean():.4g}",
+                f"{layer.s_wi.max():.4g}",
+            )
+            for name, layer in self.layers.items()
+        ]
+        return table(repr(self)[1:-1], ("layer", "neurons", "unstable", "mean width", "largest s_wi"), rows)
 
     @property
     def s_u(self) -> dict[str, Tensor]:

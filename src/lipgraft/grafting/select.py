@@ -26,6 +26,15 @@ def select(
 
     criterion: a key of `lipgraft.grafting.criteria.CRITERIA`; settings: fields of that criterion (pool, share, ...).
     ratio: the share of all neurons to graft, in [0, 1]. Ties go to the larger mean width, then to the lower index.
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+        >>> scores = lg.grafting.score(model, torch.rand(20, 4), 0.1)
+        >>> masks = lg.grafting.select(model, scores, "weighted-interval", 0.5)
+        >>> {name: int(mask.sum()) for name, mask in masks.items()}
+        {'1': 3}
     """
     chosen = check_selection(criterion, ratio, **settings)
     network = traced(model, scores.input_shape)

@@ -74,6 +74,15 @@ def graft(
     batch: images bounded at once.
     seed: of the draw of the images.
     progress: called with the images scored so far and their number.
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> data = lg.data.load("digits")
+        >>> model = lg.models.build("digits-cnn", "digits", seed=0)
+        >>> grafted = lg.graft(model, data, 0.05, ratio=0.3, count=10)
+        >>> sum(int(mask.sum()) for mask in lg.grafting.masks_of(grafted).values())
+        491
     """
     return plan(
         model,

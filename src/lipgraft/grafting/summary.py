@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lipgraft.display import table
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.grafting.scores import Scores
@@ -51,6 +52,18 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         return {"layers": [row.to_dict() for row in self.layers], "total": self.total.to_dict()}
+
+    def __repr__(self) -> str:
+        total = self.total
+        return f"<Summary: {total.grafted:,} of {total.neurons:,} neurons grafted ({total.share:.1%})>"
+
+    def _repr_html_(self) -> str:
+        columns = ("layer", "neurons", "grafted", "share", "unstable before", "after")
+        rows = [
+            (r.name, r.neurons, r.grafted, f"{r.share:.1%}", f"{r.unr_before:.2%}", f"{r.unr_after:.2%}")
+            for r in (*self.layers, self.total)
+        ]
+        return table(repr(self)[1:-1], columns, rows)
 
 
 def summarise(masks: Masks, scores: Scores) -> Summary:

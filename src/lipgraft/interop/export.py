@@ -12,7 +12,16 @@ from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.files import atomic_write_bytes
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.writer import OnnxWriter
-from lipgraft.network import Network, call, evaluated, evenly_padded, full_precision, like, trace
+from lipgraft.network import (
+    Network,
+    call,
+    evaluated,
+    evenly_padded,
+    full_precision,
+    known_input_shape,
+    like,
+    trace,
+)
 
 TOLERANCE = 1e-5
 
@@ -50,10 +59,10 @@ def serialised(network: Network, dtype: torch.dtype = torch.float32) -> bytes:
 
 def shape_of(model: nn.Module) -> tuple[int, ...]:
     """The input shape that a model knows."""
-    shape = getattr(model, "input_shape", None) or getattr(getattr(model, "spec", None), "input_shape", None)
+    shape = known_input_shape(model)
     if shape is None:
         raise SettingsError("the model does not say what inputs it takes; give input_shape.")
-    return tuple(shape)
+    return shape
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from lipgraft.interop.formulas import recognised
 from lipgraft.interop.module import INPUT, Moved, OnnxNetwork, Shift, Step, View
 from lipgraft.interop.onnx_file import OnnxFile, Shape
 from lipgraft.interop.optional import need
+from lipgraft.network.lowering.remedies import remedy
 
 _EXAMPLES = 2
 # What onnx's reference evaluator raises where a node's parts do not fit.
@@ -104,7 +105,8 @@ class Call:
     def unsupported(self, why: str) -> UnsupportedOperationError:
         name, operator = self.node.name or ", ".join(self.node.output), self.node.op_type
         return UnsupportedOperationError(
-            f"{self.importer.file.path}: the ONNX operator {operator} of node {name!r} is not supported: {why}."
+            f"{self.importer.file.path}: the ONNX operator {operator} of node {name!r} is not supported: "
+            f"{why.removesuffix('.')}."
         )
 
     def emit(self, layer: nn.Module, *inputs: Value, shape: Shape | None = None) -> Value:
@@ -203,7 +205,7 @@ class Importer:
             return
         call = Call(self, node, inputs)
         if node.op_type not in OPERATORS:
-            raise call.unsupported(f"known operators are {', '.join(sorted(OPERATORS))}")
+            raise call.unsupported(f"lipgraft does not know it. {remedy(node.op_type)}")
         answer = OPERATORS[node.op_type](call)
         results = answer if isinstance(answer, tuple) else (answer,)
         self.known.update(zip(node.output, results, strict=False))

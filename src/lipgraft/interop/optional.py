@@ -9,9 +9,9 @@ from lipgraft.errors import CheckpointError
 
 
 def need(name: str) -> Any:
-    """The module of this name, from the packages that `pip install lipgraft[onnx]` brings."""
+    """The module of this name, of the onnx or the onnxruntime package."""
     try:
         return importlib.import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise CheckpointError(f"ONNX files need the {package} package: pip install lipgraft[onnx].") from None
+        raise CheckpointError(f"ONNX files need the {package} package: pip install onnx onnxruntime.") from None

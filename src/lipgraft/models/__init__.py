@@ -7,8 +7,10 @@ from lipgraft.models import cnn5, cnn_b, conv_big, conv_huge, digits_cnn, resnet
 from lipgraft.models.checkpoint import FORMATS, FileFormat, load, read_metadata, save
 from lipgraft.models.classifier import NETWORKS, Classifier, ModelSpec, build
 from lipgraft.models.fold import fold_batchnorm
+from lipgraft.models.graph_model import GraphModel, graph_model
 from lipgraft.models.hashing import fingerprint
 from lipgraft.models.layers import ACTIVATIONS, Normalise
+from lipgraft.models.own import check_name, fitting, folded, is_own, start
 from lipgraft.models.zoo import zoo_card, zoo_checkpoint, zoo_names
 
 __all__ = [
@@ -17,14 +19,21 @@ __all__ = [
     "NETWORKS",
     "Classifier",
     "FileFormat",
+    "GraphModel",
     "ModelSpec",
     "Normalise",
     "build",
+    "check_name",
     "fingerprint",
+    "fitting",
     "fold_batchnorm",
+    "folded",
+    "graph_model",
+    "is_own",
     "load",
     "read_metadata",
     "save",
+    "start",
     "zoo_card",
     "zoo_checkpoint",
     "zoo_names",

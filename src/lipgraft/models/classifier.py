@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lipgraft.data.catalogue import entry
+from lipgraft.data import Dataset, entry
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.models.layers import ACTIVATIONS, Normalise
 
@@ -53,15 +53,14 @@ class Classifier(nn.Sequential):
 
     spec: ModelSpec
 
-    def __init__(self, spec: ModelSpec, layers: Layers) -> None:
-        facts = entry(spec.dataset)
-        super().__init__(OrderedDict(normalise=Normalise(facts.mean, facts.std), **layers))
+    def __init__(self, spec: ModelSpec, layers: Layers, normalise: Normalise) -> None:
+        super().__init__(OrderedDict(normalise=normalise, **layers))
         self.spec = spec
 
 
 def build(
     name: str,
-    dataset: str = "cifar10",
+    dataset: str | Dataset = "cifar10",
     *,
     activation: str = "relu",
     batchnorm: bool | None = None,
@@ -70,9 +69,15 @@ def build(
     """A network with PyTorch's default initialisation (but see SIGMOID_GAIN), on the CPU.
 
     name: cnn-b, conv-big, conv-huge (also called cnn7), cnn5, resnet4b or digits-cnn. dataset: gives the input's shape,
-    the classes and the normalisation. activation: a name of `lipgraft.activations.KINDS`. batchnorm: None means that
-    conv-huge and cnn5 have it and no other network does. seed: the same seed gives the same weights on every machine
-    and leaves the global random state untouched.
+    the classes and the normalisation; by name, or a data set of your own. activation: a name of
+    `lipgraft.activations.KINDS`. batchnorm: None means that conv-huge and cnn5 have it and no other network does. seed:
+    the same seed gives the same weights on every machine and leaves the global random state untouched.
+
+    Examples:
+        >>> import lipgraft as lg
+        >>> model = lg.models.build("cnn-b", "mnist", seed=0)
+        >>> model.spec.input_shape
+        (1, 28, 28)
     """
     if name not in NETWORKS:
         raise SettingsError(unknown_name("network", name, list(NETWORKS)))
@@ -80,20 +85,21 @@ def build(
         raise SettingsError(unknown_name("activation", activation, list(ACTIVATIONS)))
     if batchnorm and name not in HAS_BATCHNORM:
         raise SettingsError(f"{name} has no BatchNorm; only {', '.join(sorted(HAS_BATCHNORM))} can have it.")
-    facts = entry(dataset)
+    facts = dataset if isinstance(dataset, Dataset) else entry(dataset)
+    classes = len(facts.classes) if isinstance(facts, Dataset) else facts.classes
     spec = ModelSpec(
         name=name,
-        dataset=dataset,
+        dataset=facts.name,
         activation=activation,
         batchnorm=name in HAS_BATCHNORM if batchnorm is None else batchnorm,
         input_shape=facts.input_shape,
-        classes=facts.classes,
+        classes=classes,
     )
     # On the CPU whatever the default device is, so that a seed means the same weights everywhere.
     with torch.device("cpu"), torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reach the GPUs' generators
-        model = Classifier(spec, NETWORKS[name](spec))
+        model = Classifier(spec, NETWORKS[name](spec), Normalise(facts.mean, facts.std))
         if activation == "sigmoid":
             _spread(model, SIGMOID_GAIN)
         return model

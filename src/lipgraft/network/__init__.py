@@ -3,7 +3,7 @@
 from lipgraft.network.activations import activation_calls
 from lipgraft.network.build import agree, trace
 from lipgraft.network.evaluate import evaluate
-from lipgraft.network.evaluation import call, evaluated, like, subject
+from lipgraft.network.evaluation import call, evaluated, known_input_shape, like, subject
 from lipgraft.network.graph import (
     Activation,
     Add,
@@ -50,6 +50,7 @@ __all__ = [
     "expanded",
     "full_precision",
     "kinks_at_zero",
+    "known_input_shape",
     "like",
     "lowers_function",
     "lowers_method",

@@ -85,6 +85,15 @@ def like(model: nn.Module | Network, other: Any = None) -> Tensor:
     return next((t.detach() for t in tensors if t.is_floating_point()), none)
 
 
+def known_input_shape(model: nn.Module) -> tuple[int, ...] | None:
+    """The shape of one input, if the model says it: in `input_shape`, or in the `input_shape` of its `spec`."""
+    for owner in (model, getattr(model, "spec", None)):
+        shape = getattr(owner, "input_shape", None)
+        if isinstance(shape, tuple | list) and shape and all(isinstance(n, int) and n > 0 for n in shape):
+            return tuple(shape)
+    return None
+
+
 def check_module(model: nn.Module) -> None:
     """Refuse what is no module of real numbers on one device."""
     if isinstance(model, torch.jit.ScriptModule):

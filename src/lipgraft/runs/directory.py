@@ -193,13 +193,14 @@ class RunDirectory:
         inputs: Mapping[str, Any],
         make: Callable[[Path], tuple[nn.Module, Result]],
         device: torch.device,
+        input_shape: tuple[int, ...],
     ) -> nn.Module:
         """The model of a stage that makes one: read from its checkpoint, or made and written there."""
         file = self.checkpoint(name)
 
         def work(scratch: Path) -> Result:
             model, result = make(scratch)
-            models.save(model, file, extra={"stage": what, "inputs": _plain(inputs)})
+            models.save(model, file, extra={"stage": what, "inputs": _plain(inputs)}, input_shape=input_shape)
             return result
 
         if not file.exists():

@@ -121,7 +121,8 @@ def load_experiment(source: str | Path, scale: str = FULL, changes: Mapping[str,
     file = _file(name)
     changes = changes or {}
     runs = tuple(_run(file, run, Path(name).stem, scale, changes) for run in file.runs)
-    return Experiment(Path(name).stem, file.title, file.about, scale, runs, file.number, dict(changes))
+    title = file.title if scale == FULL else f"{file.title} (smoke test on small stand-ins, not the paper's data)"
+    return Experiment(Path(name).stem, title, file.about, scale, runs, file.number, dict(changes))
 
 
 def chosen(experiments: Iterable[Experiment], only: Sequence[str]) -> list[Experiment]:
@@ -182,7 +183,7 @@ def _run(
     recipe["name"] = f"{experiment}-{given.name}"
     recipe["title"] = given.title or given.name
     if scale == SMOKE:
-        recipe["title"] += " (smoke)"
+        recipe["title"] = f"{recipe['network']} on {recipe['data']}, a smoke test in place of {recipe['title']}"
     rows = expanded_rows(given.models, file.models, smoke=scale == SMOKE, where=where)
     recipe["models"] = [_with_paper(row, given.paper, where) for row in rows]
     for key in given.literature.values():

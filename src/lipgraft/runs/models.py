@@ -16,6 +16,7 @@ from lipgraft import grafting, models, training
 from lipgraft.models import fingerprint
 from lipgraft.progress import bar
 from lipgraft.runs.directory import Result, RunDirectory
+from lipgraft.runs.fingerprint import images_fingerprint
 from lipgraft.runs.recipe import GraftSettings, ModelRecipe, Recipe
 from lipgraft.settings import to_mapping
 
@@ -42,18 +43,25 @@ class Workshop:
             "train": recipe.pretrain.record(),
             "seed": recipe.seed,
         }
+        # A name that lipgraft knows stays the same thing; what is behind the name of a file or function may change.
+        if datasets.is_own(recipe.data):
+            inputs["images"] = images_fingerprint(self.data.x_train, self.data.y_train)
+        if models.is_own(recipe.network):
+            inputs["weights"] = fingerprint(self._start())
 
         def make(scratch: Path) -> tuple[nn.Module, Result]:
-            activation, batchnorm = recipe.activation, recipe.batchnorm
-            start = models.build(
-                recipe.network, recipe.data, activation=activation, batchnorm=batchnorm, seed=recipe.seed
-            )
-            model, result = self._train(scratch, start, recipe.pretrain)
-            return models.fold_batchnorm(model), result
+            model, result = self._train(scratch, self._start(), recipe.pretrain)
+            return models.folded(model, self.data), result
 
         kind = "certified" if training.OBJECTIVES[recipe.pretrain.objective].bounds else "adversarial"
         what = f"{kind} training of {recipe.network} on {recipe.data}, {recipe.pretrain.epochs} epochs"
-        return self.run.model("pretrained", what, inputs, make, self.device)
+        return self.run.model("pretrained", what, inputs, make, self.device, self.data.input_shape)
+
+    def _start(self) -> nn.Module:
+        recipe = self.recipe
+        return models.start(
+            recipe.network, self.data, activation=recipe.activation, batchnorm=recipe.batchnorm, seed=recipe.seed
+        )
 
     def grafted(self, model: ModelRecipe, graft: GraftSettings) -> nn.Module:
         """The start of a grafted model, before fine-tuning."""
@@ -72,7 +80,7 @@ class Workshop:
             return plan.apply(self.pretrained), plan.summary.to_dict()
 
         what = f"{model.title}: grafting {graft.ratio:.0%} of the neurons by {graft.criterion}"
-        return self.run.model(f"{model.name}-grafted", what, inputs, make, self.device)
+        return self.run.model(f"{model.name}-grafted", what, inputs, make, self.device, self.data.input_shape)
 
     def finished(self, model: ModelRecipe) -> nn.Module:
         """The model as it is certified."""
@@ -92,7 +100,7 @@ class Workshop:
             return self._train(scratch, copy.deepcopy(start), settings)
 
         what = f"{model.title}: fine-tuning, {settings.epochs} epochs"
-        return self.run.model(model.name, what, inputs, make, self.device)
+        return self.run.model(model.name, what, inputs, make, self.device, self.data.input_shape)
 
     def _train(self, folder: Path, start: nn.Module, settings: training.TrainSettings) -> tuple[nn.Module, Result]:
         """Train in a folder, so that a killed run goes on with the epoch it was in."""

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from lipgraft.progress import NowAndThen
 from lipgraft.runs.store import Row
 from lipgraft.verification import VerifySettings
 from lipgraft.verification.verdict import Status
 
 
 class VerifyProgress:
-    """Counts of a run, shown on a terminal's standard error while it goes on.
+    """Counts of a run, shown on standard error while it goes on: live on a terminal, a line now and then elsewhere.
 
     settings: those of the run, whose limits bound the time that is left. clock: seconds that never go back.
     """
@@ -39,10 +40,12 @@ class VerifyProgress:
         self._live = Live(
             console=self._console, refresh_per_second=4, transient=True, get_renderable=lambda: Text(self.line())
         )
+        self._lines: NowAndThen | None = NowAndThen(clock)  # where there is no terminal
 
     def __enter__(self) -> VerifyProgress:
         if self._console.is_terminal:
             self._live.start()
+            self._lines = None
         return self
 
     def __exit__(
@@ -59,11 +62,17 @@ class VerifyProgress:
         self.new += 1
         self.counts[row.verdict.status] += 1
         self.last = self._clock()
+        self._tell()
 
     def bounded(self, subproblems: int) -> None:
         if self.subproblems == 0:
             self.branching = self._clock()
         self.subproblems += subproblems
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._lines is not None:
+            self._lines.tell(self.line)
 
     def line(self) -> str:
         """decided / all, by status, speed of branch and bound, time taken and time left."""

@@ -9,13 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lipgraft import data as datasets
+from lipgraft import models
 from lipgraft.attacks.methods import method_named
 from lipgraft.bounds import METHODS
-from lipgraft.data import entry
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.grafting.lines import LINES
 from lipgraft.grafting.select import check_selection
-from lipgraft.models import ACTIVATIONS, NETWORKS
+from lipgraft.models import ACTIVATIONS
 from lipgraft.report.published import published
 from lipgraft.sensitivity import NOTIONS, UNITS, LipschitzSettings
 from lipgraft.settings import check_eps, check_seed, check_threads, setting, to_mapping
@@ -168,10 +169,12 @@ class Recipe:
     name: str = setting(help="Short name; the default run directory is runs/NAME.")
     models: tuple[ModelRecipe, ...] = setting(help="The models to compare, in the order of the table.")
     title: str = setting("", "Heading of the report.")
-    data: str = setting("cifar10", "Name of the data set.")
-    network: str = setting("cnn-b", "Name of the network.")
-    activation: str = setting("relu", "Activation of the network, a name of lipgraft.activations.KINDS.")
-    batchnorm: bool | None = setting(None, "Whether it is trained with BatchNorm, folded later; null: if it can.")
+    data: str = setting("cifar10", "Name of the data set, an .npz file, or module:function.")
+    network: str = setting("cnn-b", "Name of the network, an .onnx or .safetensors file, or module:function.")
+    activation: str = setting("relu", "Activation of a network by name, a name of lipgraft.activations.KINDS.")
+    batchnorm: bool | None = setting(
+        None, "Whether a network by name is trained with BatchNorm, folded later; null: if it can."
+    )
     eps: float = setting(2 / 255, "Perturbation radius in raw [0,1] pixels, for training, scores and proofs.")
     seed: int = setting(0, "The same seed gives the same results, times aside.")
     pretrain: TrainSettings = setting(TrainSettings(), "Adversarial or certified training of the common start.")
@@ -191,8 +194,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_folder_name("a recipe's name", self.name)
-        entry(self.data)
-        _known("network", self.network, NETWORKS)
+        datasets.check_name(self.data)
+        models.check_name(self.network)
         _known("activation", self.activation, ACTIVATIONS)
         check_eps(self.eps)
         check_seed(self.seed)

@@ -96,8 +96,8 @@ def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Pat
             count=settings.count,
             settings=settings.verifier,
             started=live.started,
-            decided=live.decided,
-            watch=live.bounded,
+            decided=live.decided if shop.progress else None,
+            watch=live.bounded if shop.progress else None,
             certificates=proofs,
         )
     write_model(shop.run.store, model.name, rows)

@@ -161,6 +161,14 @@ def read_results(path: str | os.PathLike[str]) -> list[Row]:
         return _read_rows(connection)
 
 
+def count_statuses(path: Path) -> dict[str, int]:
+    """How many images have which status by now, also while another process writes, or has only made the file."""
+    with _speaking(path), _reading(path) as connection:
+        if "results" not in _tables(connection):
+            return {}
+        return dict(connection.execute("SELECT status, COUNT(*) FROM results GROUP BY status"))
+
+
 def write_model(path: Path, model: str, rows: Sequence[Row]) -> None:
     """Replace a model's rows in the file of a whole run, all or none."""
     values = [(model, *_to_values(row)) for row in rows]

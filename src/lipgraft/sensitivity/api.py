@@ -43,6 +43,14 @@ def lipschitz(
     bounds: the bound method for neurons and outputs, instead of the settings'. per_output: (B, n) instead of (B,).
     batch: images at a time. seed: for "sampled". progress: called with the images done so far and their number.
     NaN or infinity anywhere gives +inf where an upper bound is asked for, and -inf for "sampled".
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Linear(2, 2)
+        >>> _ = model.load_state_dict({"weight": torch.tensor([[1.0, -2.0], [0.5, 0.5]]), "bias": torch.zeros(2)})
+        >>> lg.lipschitz(model, torch.rand(1, 2), 0.1)
+        tensor([3.])
     """
     if method not in NOTIONS:
         raise SettingsError(unknown_name("notion of the Lipschitz constant", method, list(NOTIONS)))

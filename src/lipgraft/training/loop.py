@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lipgraft import models
 from lipgraft.attacks.search import search
 from lipgraft.data import Dataset, images
+from lipgraft.display import curve, table
 from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.locking import held
 from lipgraft.models.classifier import ModelSpec
@@ -46,6 +47,19 @@ class TrainResult:
     best_epoch: int
     checkpoint: Path | None
 
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {}
+        shares = "".join(f", {name.upper()} {last[name]:.1%}" for name in ("sa", "ra") if name in last)
+        return f"<TrainResult: {len(self.history)} epochs, the best is {self.best_epoch}{shares} after the last>"
+
+    def _repr_html_(self) -> str:
+        names = [name for name in ("loss", "sa", "ra", "lr", "seconds") if any(name in r for r in self.history)]
+        rows = []
+        for name in names:
+            values = [record[name] for record in self.history if name in record]
+            rows.append((name, f"{values[0]:.4g}", f"{values[-1]:.4g}", curve(values)))
+        return table(repr(self)[1:-1], ("", "first epoch", "last", "all epochs"), rows)
+
 
 def train(
     model: nn.Module,
@@ -64,6 +78,15 @@ def train(
     run_dir: gets metrics.jsonl, checkpoints/state.safetensors after each epoch, checkpoints/last.safetensors and
     best.safetensors at the end; None writes nothing. resume: go on from the state in run_dir, if there is one; on a
     CPU the result is that of an uninterrupted run, bit for bit. progress: called every few steps, see `Tell`.
+
+    Examples:
+        >>> from dataclasses import replace
+        >>> import lipgraft as lg
+        >>> model, data = lg.models.build("digits-cnn", "digits", seed=0), lg.data.load("digits")
+        >>> settings = replace(lg.training.preset("pretrain-short"), eps=0.05, epochs=1, batch=256)
+        >>> result = lg.train(model, data, settings, device="cpu")
+        >>> len(result.history), result.model is model
+        (1, True)
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -90,6 +113,7 @@ class _Run:
         seed: int,
     ) -> None:
         self.model, self.settings, self.directory, self.seed = model, settings, directory, seed
+        self.input_shape = data.input_shape
         _, held_out = data.split()
         if settings.select == "best" and len(held_out) == 0:
             raise SettingsError(f"{data.name} holds out no images to choose the best epoch by; set select to last.")
@@ -231,7 +255,7 @@ class _Run:
     def _save_model(self, name: str) -> None:
         if self.directory is not None:
             extra = {**self.identity, "epoch": self.progress.best_epoch if name == "best" else self.progress.epoch}
-            models.save(self.model, self._file(name), extra=extra)
+            models.save(self.model, self._file(name), extra=extra, input_shape=self.input_shape)
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
@@ -27,6 +27,7 @@ def verify(
     low: float | None = 0.0,
     high: float | None = 1.0,
     settings: VerifySettings | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Verdict]:
     """Is every point within eps of x (in the maximum norm, inside [low, high]) classified as y? One verdict per image.
 
@@ -38,10 +39,22 @@ def verify(
     x: (B, *shape), inside [low, high], any module of supported operations takes it; y: (B,) true classes; eps: a number
     or (B,).
     timeout: seconds of device time per image, 300 unless given here or in the settings.
+    progress: called with the images decided so far and their number, such as `lipgraft.progress.bar` makes it.
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Linear(2, 2)
+        >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+        >>> x, y = torch.tensor([[0.8, 0.2], [0.52, 0.48]]), torch.tensor([0, 0])
+        >>> [verdict.status for verdict in lg.verify(model, x, y, 0.1)]
+        ['verified', 'falsified']
     """
-    verdicts: dict[int, Verdict] = dict(
-        verify_stream(model, x, y, eps, timeout=timeout, low=low, high=high, settings=settings)
-    )
+    verdicts: dict[int, Verdict] = {}
+    for image, verdict in verify_stream(model, x, y, eps, timeout=timeout, low=low, high=high, settings=settings):
+        verdicts[image] = verdict
+        if progress is not None:
+            progress(len(verdicts), len(x))
     return [verdicts[image] for image in sorted(verdicts)]
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from lipgraft.display import table
 from lipgraft.verification.certificate import Certificate
 
 Status = Literal["verified", "falsified", "unknown", "error"]
@@ -61,3 +62,20 @@ class Verdict:
     def __str__(self) -> str:
         detail = self.reason or self.method
         return self.status if detail is None else f"{self.status} ({detail})"
+
+    def __repr__(self) -> str:
+        margin = "" if self.margin is None else f", margin {self.margin:.4g}"
+        return f"<Verdict {self}{margin}, {self.seconds:.3g} s>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            name: getattr(self, name) for name in ("reason", "method", "margin", "seconds", "subproblems", "correct")
+        }
+        rows = [(name, _short(value)) for name, value in facts.items() if value is not None]
+        if self.counterexample is not None:
+            rows.append(("counterexample", f"an input of shape {tuple(self.counterexample.shape)}"))
+        return table(self.status, ("", ""), rows)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -15,7 +15,7 @@ from lipgraft.activations import Curve
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.network.graph import Activation, Graft, Input, Node, Pick, Reshape, Scale, Shape
 from lipgraft.network.lowering.naming import unique
-from lipgraft.network.lowering.registry import supported_operations
+from lipgraft.network.lowering.remedies import remedy
 
 _TORCH = os.path.dirname(torch.__file__)
 
@@ -103,8 +103,9 @@ class Builder:
         return torch.as_tensor(value, dtype=x.example.dtype, device=x.example.device)
 
     def unsupported(self, reason: str) -> UnsupportedOperationError:
-        """The error for the present call; it says which call, where it is written and what would be possible."""
-        return UnsupportedOperationError(f"{_describe(self._call)}: {reason}. Supported: {supported_operations()}.")
+        """The error for the present call; it says which call, where it is written and what to do about it."""
+        advice = "" if self._call is None else f" {remedy(_operation(self._call))}"
+        return UnsupportedOperationError(f"{_describe(self._call)}: {reason}.{advice}")
 
     def _name(self, part: str) -> str:
         assert self._call is not None
@@ -115,15 +116,26 @@ class Builder:
         return name
 
 
+def _target(call: fx.Node) -> str:
+    return call.target if isinstance(call.target, str) else str(getattr(call.target, "__name__", repr(call.target)))
+
+
+def _operation(call: fx.Node) -> str:
+    """What is called: the type of a module, the name of a function or method."""
+    if call.op == "call_module" and call.graph.owning_module is not None:
+        return type(call.graph.owning_module.get_submodule(str(call.target))).__name__
+    return _target(call)
+
+
 def _describe(call: fx.Node | None) -> str:
     """The call as a person would find it: its name, what it calls, file and line."""
     if call is None:
         return "the network cannot be read"
-    target = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", repr(call.target))
+    target = _target(call)
     words = {"call_module": "module", "call_function": "function", "call_method": "method"}
     kind = words.get(call.op, call.op)
     if call.op == "call_module" and call.graph.owning_module is not None:
-        kind += f" {type(call.graph.owning_module.get_submodule(str(target))).__name__}"
+        kind += f" {_operation(call)}"
     return f"node {call.name!r} ({kind} {target!r}){_source_line(call)} is not supported"
 
 

@@ -82,11 +82,3 @@ def lowers_method(*names: str, activation: bool = False, in_place: bool = False)
 def module_lowering(module: nn.Module) -> Lowering | None:
     """The lowering of this module, or None. A parametrised layer (weight norm, ...) is lowered as the layer it was."""
     return MODULES.get(type_before_parametrizations(module))
-
-
-def supported_operations() -> str:
-    """One line for error messages."""
-    modules = sorted(t.__name__ for t in MODULES)
-    functions = sorted({f.__name__ for f, lowering in FUNCTIONS.items() if not lowering.in_place})
-    methods = sorted(name for name, lowering in METHODS.items() if not lowering.in_place)
-    return f"modules {', '.join(modules)}; functions {', '.join(functions)}; methods {', '.join(methods)}"
