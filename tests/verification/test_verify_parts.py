@@ -240,6 +240,13 @@ def test_the_pool_is_fair_across_images_and_worst_first_within(images: Images) -
     assert len(pool.select(100)) == 7
 
 
+def test_an_image_that_costs_more_gets_fewer_of_its_own(images: Images) -> None:
+    pool = pool_of([0] * 6 + [1] * 6, [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0] * 2, images)
+    assert pool.worst_bounds(3).tolist() == [-6.0, -6.0, 0.0]
+    assert sorted(pool.select(6, torch.tensor([1.0, 2.0, 1.0])).tolist()) == [0, 1, 2, 3, 6, 7]
+    assert sorted(pool.select(6, torch.tensor([100.0, 1.0, 1.0])).tolist()) == [6, 7, 8, 9, 10, 11]
+
+
 def test_the_pool_gives_back_what_it_took_and_reuses_slots(images: Images, generator: torch.Generator) -> None:
     sub = random_splits(images, whole(images), 2, generator)
     sub = replace(sub, beta=torch.rand(sub.beta.shape, generator=generator, dtype=torch.float64))

@@ -37,7 +37,8 @@ from lipgraft.verification.job import Job
 FIRST_STEPS = 10  # of optimisation, before a neuron is branched on
 STEPS = 2  # of optimisation of each half
 LR_ALPHA, LR_BETA, DECAY = 0.1, 0.02, 0.98
-ROWS = 2**16  # neurons that are branched on at once, at most
+ROWS = 2**16  # neurons that are branched on at once, at most; fewer with more splits than usual, which are all kept
+USUAL = 16
 IMAGES = 64  # whose windows are cut at once
 
 
@@ -103,7 +104,7 @@ class HiddenNeurons:
         wanted = torch.stack([unstable(act, *intervals[target]) for act in readers]).any(0).flatten(1)
         image, neuron = torch.nonzero(wanted, as_tuple=True)
         window = self.windows[target]
-        size = fitting(window.layout.floats, lower.device, dtype, 2 * ROWS) // 2
+        size = fitting(window.layout.floats, lower.device, dtype, 2 * ROWS * USUAL // max(splits, USUAL)) // 2
         for end, sign, best in ((lower, 1.0, torch.maximum), (upper, -1.0, torch.minimum)):
             for part in torch.split(torch.arange(len(image), device=image.device), size):
                 if late():

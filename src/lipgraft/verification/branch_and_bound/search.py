@@ -134,7 +134,7 @@ class BranchAndBound:
         nearly proved goes first, and what is certain to fail does not take its time.
         """
         worst = self.pool.worst_bounds(len(self.number))
-        gained = (worst - self.first).clamp(min=0) / torch.log2(self.taken + 2)
+        gained = torch.nan_to_num(worst - self.first).clamp(min=0) / torch.log2(self.taken + 2)
         return torch.exp2((-worst / gained.clamp(min=1e-9)).clamp(max=DOUBLINGS))
 
     def _tighten(self) -> None:
@@ -165,10 +165,19 @@ class BranchAndBound:
         for place in hard:
             self.tightened[place] += 1
         numbers = [self.number[place] for place in hard]
+        reason = ""
         with self.job.ledger.share(numbers):
             some = torch.tensor(hard, device=self.floor.device)
-            self.hidden.tighten(self.images, some, splits, self.job.limit(numbers))
-            self.pool.remove(self._contradictory)
+            try:
+                self.hidden.tighten(self.images, some, splits, self.job.limit(numbers))
+                self.pool.remove(self._contradictory)
+            except RuntimeError as error:
+                reason = explain(error)
+        if reason == "memory":
+            release()  # the bounds that there are stay
+        elif reason:
+            for place in hard:
+                self._stop(place, self.job.ledger.failed(self.number[place], reason))
 
     def _contradictory(self, packed: Subproblems) -> Tensor:
         """Whether a subproblem's splits leave no input at all, by the bounds of the neurons: (B,)."""
