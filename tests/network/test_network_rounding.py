@@ -15,6 +15,7 @@ from bounds_cases import ACTIVATIONS, BASES, SMALL, small_cnn
 from bounds_graphs import image_networks
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.network import Network, agree, evaluate, rounding_errors, rounding_tolerance, trace
+from lipgraft.network.rounding import last_rounding
 
 SCALES = torch.tensor([0.0, 0.01, 1.0, 100.0])
 
@@ -142,3 +143,14 @@ def test_tolerances_do_not_grow_with_neurons_that_an_output_does_not_read(genera
     plain, with_large = tolerances(1.0), tolerances(1e8)
     torch.testing.assert_close(with_large[:, 0], plain[:, 0], rtol=1e-6, atol=0.0)
     assert bool((plain > 0).all())
+
+
+def test_what_the_last_layer_may_round_is_a_part_of_the_whole_tolerance(generator: torch.Generator) -> None:
+    for depth in range(4):
+        layers = [nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(depth)]
+        network = trace(nn.Sequential(*layers, nn.Linear(6, 4)), (6,))
+        with torch.no_grad():
+            values = evaluate(network, torch.randn(20, 6, generator=generator))
+        last, whole = last_rounding(network, values), rounding_tolerance(network, values)
+        assert bool((last > 0).all())
+        assert bool((last <= whole).all())

@@ -13,6 +13,9 @@ _UNITS = 100
 """By how many units of its size a node may err in a tolerance: more than summation does, because a model may compute
 what the graph does by another formula (BatchNorm, curves), and because errors are not quite independent."""
 
+_LAST_UNITS = 16
+"""The same for the last node alone, where a look at more would not pay."""
+
 
 def rounding_errors(network: Network, values: list[Tensor]) -> list[Tensor]:
     """An upper bound of every value's rounding error, whatever the order of summation. values: of all nodes.
@@ -41,6 +44,13 @@ def rounding_tolerance(network: Network, values: list[Tensor]) -> Tensor:
     errors = _carried(network, values, own, power=2)
     largest = torch.stack([size.flatten(1).amax(1) for size in own[: max(1, network.output)]]).amax(0)
     return torch.minimum(errors[network.output], largest[:, None] + own[network.output]).nan_to_num(nan=0.0, posinf=0.0)
+
+
+def last_rounding(network: Network, values: list[Tensor]) -> Tensor:
+    """A part of what `rounding_tolerance` allows that takes no time to find: (B, outputs). values: of all nodes."""
+    node = network.nodes[network.output]
+    size = _size(node, values[network.output], [values[j] for j in node.inputs])
+    return torch.nan_to_num(_LAST_UNITS * torch.finfo(size.dtype).eps * size, nan=0.0, posinf=0.0)
 
 
 def _carried(network: Network, values: list[Tensor], own: list[Tensor], power: Literal[1, 2]) -> list[Tensor]:
