@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from exact_fractions import fractions, outputs_at
 from exact_milp import least
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.memory import never
 from lipgraft.bounds.window_network import WindowNetwork
-from lipgraft.network import Activation, Network, evaluate
+from lipgraft.box import Box
+from lipgraft.network import Activation, Network, evaluate, trace
 from lipgraft.verification import Verdict, VerifySettings, verify
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
 from lipgraft.verification.branch_and_bound.pool import Pool
@@ -23,7 +27,7 @@ from lipgraft.verification.stages.crown import crown
 from window_networks import SIZE, boxes, everyone, module, network, seen, targets
 
 KINDS = ["relu", "leaky", "grafted"]
-EAGER = VerifySettings().changed(attack={"restarts": 0, "search_every": 0}, branch={"neuron_after": 0})
+EAGER = VerifySettings().changed(attack={"restarts": 0, "search_every": 0}, branch={"neuron_after": 0, "neuron_splits": 4})
 
 
 def problem(window: WindowNetwork, prepared: Prepared, image: Tensor, neuron: Tensor, side: float) -> NeuronProblem:
@@ -81,7 +85,49 @@ def test_bounds_of_hidden_neurons_grow_with_splits_up_to_the_exact_value(kind: s
         torch.testing.assert_close(found[2][decided], best[decided], rtol=0, atol=1e-2)
 
 
-def images(seed: int) -> tuple[torch.nn.Module, Tensor, Tensor]:
+def cancelling(seed: int) -> nn.Sequential:
+    """Channels in pairs that are nearly each other's opposite, and large: what is left of them is mostly rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Conv2d(1, 6, 2), nn.ReLU(), nn.Conv2d(6, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
+    first, second = model[0], model[2]
+    assert isinstance(first, nn.Conv2d)
+    assert isinstance(second, nn.Conv2d)
+    with torch.no_grad():
+        for layer, size in ((first, 1.0), (second, 2.0**20)):
+            assert layer.bias is not None
+            layer.weight.copy_(size * torch.randn(layer.weight.shape, generator=generator))
+            layer.bias.copy_(torch.randn(layer.bias.shape, generator=generator) / 4)
+        first.weight[1::2] = first.weight[::2]
+        first.bias[1::2] = first.bias[::2] * (1 + 2.0**-18)  # type: ignore[index]
+        second.weight[:, 1::2] = -second.weight[:, ::2]
+    return model
+
+
+def test_rounding_never_lifts_a_proved_bound_of_a_hidden_neuron_above_a_true_value() -> None:
+    wrong = {"searched": 0, "proved": 0}
+    for seed in range(6):
+        model = cancelling(seed)
+        x = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
+        box = Box.linf(x.double(), 2.0**-5)
+        net = trace(copy.deepcopy(model).double(), (1, 6, 6)).to()
+        prepared = prepare(net, box, sound_for=torch.float32)
+        target = targets(net)[0]
+        window = seen(net, target)
+        image, neuron = everyone(net, target, 1)
+        problem_ = sound_problem(window, prepared, image, neuron, 1.0)
+        proved = problem_.branched(6, never)
+        searched = NeuronProblem(problem_.bounds, None, problem_.rows).branched(6, never)
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(4):
+            corner = torch.where(torch.rand(x[0].shape, generator=generator) < 0.5, box.lower[0], box.upper[0])
+            true = outputs_at(model[:3], fractions(corner)).reshape(-1)
+            for name, bound in (("proved", proved), ("searched", searched)):
+                wrong[name] += sum(Fraction(float(b)) > t for b, t in zip(bound, true, strict=True))
+    assert wrong["proved"] == 0
+    assert wrong["searched"] > 0  # so these networks do fool a bound that does not look at rounding
+
+
+def images(seed: int) -> tuple[nn.Module, Tensor, Tensor]:
     model = module("grafted", seed).float()
     x = torch.rand(12, 2, SIZE, SIZE, generator=torch.Generator().manual_seed(100 + seed))
     return model, x, model(x).argmax(1)

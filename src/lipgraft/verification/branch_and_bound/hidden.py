@@ -141,6 +141,7 @@ class NeuronProblem:
         """
         count, device = len(self.rows), self.rows.device
         everyone = torch.arange(count, device=device)
+        splits = splits if self.bounds.open.shape[1] else 0  # windows without an unstable neuron
         # Each row has so many slots for its subproblems, `count` apart; the bound of an empty one is infinite.
         width = splits + 1
         leaves = Subproblems.cat([self._first(everyone, splits).packed()] * width)
