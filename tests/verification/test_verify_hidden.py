@@ -129,7 +129,7 @@ def test_rounding_never_lifts_a_proved_bound_of_a_hidden_neuron_above_a_true_val
 
 def images(seed: int) -> tuple[nn.Module, Tensor, Tensor]:
     model = module("grafted", seed).float()
-    x = torch.rand(12, 2, SIZE, SIZE, generator=torch.Generator().manual_seed(100 + seed))
+    x = torch.rand(6, 2, SIZE, SIZE, generator=torch.Generator().manual_seed(100 + seed))
     return model, x, model(x).argmax(1)
 
 
@@ -159,7 +159,7 @@ def test_tightened_bounds_are_tighter_and_hold_every_sampled_value() -> None:
 @pytest.mark.parametrize(("arithmetic", "speaks_of"), [("sound", "real"), ("sound", "float32"), ("fast", "real")])
 def test_verdicts_do_not_contradict_those_without_and_need_fewer_subproblems(arithmetic: str, speaks_of: str) -> None:
     model, x, y = images(1)
-    settings = EAGER.changed(arithmetic=arithmetic, speaks_of=speaks_of, limits={"max_subproblems": 150})
+    settings = EAGER.changed(arithmetic=arithmetic, speaks_of=speaks_of, limits={"max_subproblems": 100})
     plain = settings.changed(branch={"neuron_splits": 0})
     with_, without = (verify(model, x, y, 0.04, settings=s) for s in (settings, plain))
     decided = {"verified", "falsified"}
