@@ -32,7 +32,8 @@ def test_every_dependency_is_pinned_in_the_lock() -> None:
 
 def test_hints_name_packages_that_exist() -> None:
     """lipgraft is on no index: `pip install lipgraft` finds nothing, whatever the extra."""
-    for file in (*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"):
+    told = [file for file in (ROOT / "docs").rglob("*.md") if "results" not in file.parts]  # what it said before
+    for file in (*(ROOT / "src").rglob("*.py"), *told, ROOT / "README.md"):
         assert not re.search(r"pip install [\"']?lipgraft", file.read_text(encoding="utf-8")), file
 
 

@@ -27,7 +27,9 @@ from lipgraft.verification.stages.crown import crown
 from window_networks import SIZE, boxes, everyone, module, network, seen, targets
 
 KINDS = ["relu", "leaky", "grafted"]
-EAGER = VerifySettings().changed(attack={"restarts": 0, "search_every": 0}, branch={"neuron_after": 0, "neuron_splits": 4})
+EAGER = VerifySettings().changed(
+    attack={"restarts": 0, "search_every": 0}, branch={"neuron_after": 0, "neuron_splits": 4}
+)
 
 
 def problem(window: WindowNetwork, prepared: Prepared, image: Tensor, neuron: Tensor, side: float) -> NeuronProblem:
