@@ -323,8 +323,9 @@ def test_bench_verify_prints_speed_and_the_curve(tmp_path: Path, capsys: pytest.
     model, file = tmp_path / "digits.safetensors", tmp_path / "figures.json"
     save(build("digits-cnn", "digits", seed=1), model)  # untrained: right by chance, and then within a tiny radius
     line = ["bench", "verify", str(model), "--data", "digits", "--eps", "1e-5", "--count", "40", "--device", "cpu"]
-    assert main([*line, "--timeout", "5", "--total-seconds", "60", "--json", str(file)]) == 0
+    assert main([*line, "--timeout", "5", "--total-seconds", "60", "--json", str(file), "--set", "images=7"]) == 0
     out = capsys.readouterr().out
+    assert json.loads(file.read_text())["settings"]["set"] == ["images=7"]
     figures = json.loads(file.read_text())["results"]
     assert figures["verified"] > 0
     assert f"{figures['verified']} after " in out.replace("\n", " ")

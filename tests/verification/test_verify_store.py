@@ -556,6 +556,7 @@ def test_the_benchmark_accounts_for_every_image() -> None:
     assert sum(figures["methods"].values()) == figures["images"] == 16
     assert figures["verified"] + figures["falsified"] + figures["unknown"] + figures["error"] == 16
     assert figures["curve"][-1][1] == figures["verified"]
+    assert all(count <= figures["verified"] for count in figures["verified_after"].values())
     assert [n for _, n in figures["curve"]] == list(range(1, figures["verified"] + 1))
     json.dumps(figures)
 

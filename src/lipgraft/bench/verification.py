@@ -12,6 +12,8 @@ from lipgraft.bench.resources import wait
 from lipgraft.runs.provenance import device_name
 from lipgraft.verification import Verdict, VerifySettings, measure, verify_stream
 
+MARKS = (5, 15, 60, 600)  # seconds
+
 
 def bench_verify(
     model: nn.Module,
@@ -27,7 +29,8 @@ def bench_verify(
 
     verified_of_survivors: share verified of the images that survive the attack. ms_without_branching: mean device time
     of images that CROWN or optimised lines decide. subproblems_per_second: while branch and bound runs.
-    curve: pairs (wall seconds, images verified until then).
+    subproblems_per_verified: mean over the images that branch and bound verified. verified_after: images verified until
+    5, 15, 60 and 600 seconds of wall time, as far as the run went. curve: pairs (wall seconds, verified by then).
     """
     chosen = (settings or VerifySettings()).changed(limits={"timeout": timeout})
     device = next((p.device for p in model.parameters()), x.device)
@@ -52,6 +55,7 @@ def bench_verify(
     wall = time.perf_counter() - began
     everything = [verdicts[image] for image in range(len(x))]
     figures = measure(everything)
+    branched = [v.subproblems for v in everything if v.status == "verified" and v.method == "bab"]
     cheap = [v for v in everything if v.status == "verified" and v.method in ("crown", "alpha-crown")]
     return {
         "images": len(x),
@@ -74,6 +78,8 @@ def bench_verify(
         "ms_without_branching": 1e3 * sum(v.seconds for v in cheap) / len(cheap) if cheap else None,
         "subproblems": sum(v.subproblems for v in everything),
         "subproblems_per_second": _speed(rounds),
+        "subproblems_per_verified": sum(branched) / len(branched) if branched else None,
+        "verified_after": {mark: sum(t <= mark for t, _ in curve) for mark in MARKS if mark <= wall},
         "peak_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         "curve": curve,
     }

@@ -150,7 +150,10 @@ def train_command(
 
 @app.command(
     "verify",
-    epilog=example("lipgraft bench verify base.safetensors --data cifar10 --eps 2/255 --count 200 --json verify.json"),
+    epilog=example(
+        "lipgraft bench verify base.safetensors --data cifar10 --eps 2/255 --count 200 --json verify.json",
+        "lipgraft bench verify base.safetensors --data cifar10 --eps 2/255 --set branch.neuron_splits=0",
+    ),
 )
 def verify_command(
     checkpoint: Annotated[Path, typer.Argument(help="The network to verify.")],
@@ -161,6 +164,7 @@ def verify_command(
     total_seconds: Annotated[
         float | None, typer.Option(help="Wall time after which the images still open end; default no limit.")
     ] = None,
+    set_: VerifierOption = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -170,18 +174,21 @@ def verify_command(
     from lipgraft import data as datasets
     from lipgraft.bench import bench_verify
     from lipgraft.cli.model import load_model
-    from lipgraft.verification import Limits, VerifySettings
+    from lipgraft.settings import build
+    from lipgraft.verification import VerifySettings
 
+    chosen = build(
+        VerifySettings, verifier_settings({"limits.total_seconds": total_seconds}, set_), where="bench verify"
+    )
     place, source = resolve_device(device), datasets.load(data, data_root)
     x, y = datasets.images(source.x_test[:count]).to(place), source.y_test[:count].to(place)
-    limits = VerifySettings(Limits(total_seconds=total_seconds))
-    row = bench_verify(load_model(checkpoint, source, place), x, y, eps, timeout, settings=limits)
+    row = bench_verify(load_model(checkpoint, source, place), x, y, eps, timeout, settings=chosen)
     _show_one(row)
     if row["curve"]:
         points = ", ".join(f"{verified} after {seconds:.3g} s" for seconds, verified in _some(row["curve"], 10))
         say(f"verified: {points}")
     settings = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "count": count, "timeout": timeout}
-    settings["total_seconds"] = total_seconds
+    settings |= {"total_seconds": total_seconds, "set": list(set_ or [])}
     _keep(json, place, settings, row)
 
 
