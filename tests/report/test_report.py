@@ -38,7 +38,7 @@ from lipgraft.report.charts import FIGURES, drawn
 from lipgraft.report.charts.compare import front
 from lipgraft.report.charts.registry import COLOURS
 from lipgraft.report.png import data_uri, encode
-from lipgraft.report.svg import Scale, apart, beside, number, tag
+from lipgraft.svg import Scale, apart, beside, number, tag
 from report_results import model, results
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}

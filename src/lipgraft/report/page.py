@@ -16,7 +16,6 @@ from lipgraft.report.charts.registry import COLOURS, Figure, colour, many
 from lipgraft.report.page_data import page_data
 from lipgraft.report.png import data_uri
 from lipgraft.report.results import STATUSES, Example, ExampleVerdict, ExperimentResults, RunResults
-from lipgraft.report.svg import number
 from lipgraft.report.table import (
     COLUMNS,
     COUNTS,
@@ -29,6 +28,7 @@ from lipgraft.report.table import (
     rows,
     spoken,
 )
+from lipgraft.svg import number
 from lipgraft.version import __version__
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lipgraft.report.charts import sweep
 from lipgraft.report.charts.registry import colour, figure, many
 from lipgraft.report.results import VERIFIED, RunResults
-from lipgraft.report.svg import WIDTH, Scale, apart, bar, drawing, line, number, path, percent, text
+from lipgraft.svg import WIDTH, Scale, apart, bar, drawing, line, number, path, percent, text
 
 BINS = 40
 
