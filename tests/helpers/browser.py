@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,8 @@ for end, place in zip(ends, (3, 4)):
     os.set_inheritable(place, True)  # also where it stood there already
 os.execv(sys.argv[3], sys.argv[3:])"""
 """Becomes the browser, whose protocol speaks on descriptors 3 and 4."""
+PATIENCE = 120
+"""Seconds to wait for an answer; far more than any takes, so that a browser that hangs does not hang the tests."""
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}
 
 
@@ -121,6 +124,7 @@ class Page:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self.buffer:
+            assert select.select([self.read], [], [], PATIENCE)[0], "the browser does not answer"
             part = os.read(self.read, 1 << 20)
             assert part, "the browser has gone"
             self.buffer += part

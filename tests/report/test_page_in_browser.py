@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from browser import CHROMIUM, Page, browser
-from lipgraft.report import Example, ExampleVerdict, ExperimentResults, RunResults, render, render_experiment
+from lipgraft.report import Example, ExampleVerdict, RunResults, render
 from report_results import model, results
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt-get install chromium)")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt-get install chromium)"),
+    pytest.mark.xdist_group("browser"),  # one browser for all
+]
 
 LIST = ".images[data-run='0'] "
 ROWS = (
@@ -215,17 +218,12 @@ def test_without_scripts_the_pictures_and_verdicts_are_there_and_no_dead_control
     assert page.ask("document.querySelector('noscript').checkVisibility()")
 
 
-def _several() -> str:
-    runs = (replace(pictured(), name="one", title="One"), replace(pictured(), name="two", title="Two"))
-    return render_experiment(ExperimentResults("trial", "A table", "What is compared.", "full", "", 0, runs))
-
-
 def _sweep() -> str:
     """More models than colours, with titles longer than their column."""
     return render(results(*(model(f"a model with a long title, number {i}", va=i / 30) for i in range(27))))
 
 
-@pytest.mark.parametrize("make", [lambda: render(pictured()), _several, _sweep], ids=["run", "several", "sweep"])
+@pytest.mark.parametrize("make", [lambda: render(pictured()), _sweep], ids=["run", "sweep"])
 @pytest.mark.parametrize("width", [1400, 390])
 def test_the_page_fits_its_window_complains_of_nothing_and_asks_for_nothing(
     make: object, width: int, page: Page, tmp_path: Path
