@@ -17,7 +17,19 @@ PACKAGE = Path(lipgraft.__file__).parent
 # A room imports its own floor and the floors above it, whatever the kind of import: plain, inside a function, or under
 # TYPE_CHECKING.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("version", "errors", "settings", "files", "locking", "yaml_text", "rounding", "cuda_graph", "source", "display"),
+    (
+        "version",
+        "errors",
+        "settings",
+        "files",
+        "locking",
+        "yaml_text",
+        "rounding",
+        "cuda_graph",
+        "source",
+        "svg",
+        "display",
+    ),
     ("checker",),
     ("activations",),
     ("network",),

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import lipgraft as lg
 from lipgraft.attacks import ATTACKS, attack, fgsm_steps, pgd_steps, search
+from lipgraft.attacks.climb import looks
+from lipgraft.attacks.methods import logits_ratio, target_ratio
 from lipgraft.errors import NumericalError, SettingsError
 
 METHODS = sorted(ATTACKS)
+ADAPTIVE = [name for name in METHODS if ATTACKS[name].adaptive]
+ROOT = Path(__file__).parents[2]
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -190,3 +198,65 @@ def test_a_tie_is_not_broken_whatever_the_order_of_the_classes(label: int) -> No
     model = linear(torch.zeros(2, 3), torch.tensor([1.0, 1.0]))
     found = search(model, torch.rand(2, 3, generator=generator()), torch.tensor([label, label]), 0.1, steps=5)
     assert not found.broken.any()
+
+
+# --- steps that adapt
+
+
+@pytest.mark.parametrize("method", ADAPTIVE)
+def test_steps_that_adapt_break_what_equal_steps_break_on_a_network_of_the_zoo(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    model = lg.models.load("zoo/cnn-b-cifar10-2-255")
+    with np.load(ROOT / "tests" / "images" / "cifar10-test-0-9.npz") as file:
+        x, y = lg.data.images(torch.from_numpy(file["x"])), torch.from_numpy(file["y"]).long()
+    equal = search(model, x, y, 4 / 255, "pgd", steps=10).broken
+    adapted = search(model, x, y, 4 / 255, method, steps=10)
+    assert 0 < equal.sum() < len(x)
+    assert bool(adapted.broken[equal].all())
+    assert torch.equal(model(adapted.x).argmax(1) != y, adapted.broken)
+
+
+class Hill(nn.Module):
+    """The wrong class's lead is highest at one point inside the box, at a height below zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        lead = -1 - (x - 0.53).square().sum(1)
+        return torch.stack([torch.zeros_like(lead), lead], 1)
+
+
+@pytest.mark.parametrize("method", ADAPTIVE)
+def test_steps_that_adapt_settle_on_a_peak_that_the_first_steps_jump_over(method: str) -> None:
+    x = torch.full((3, 20), 0.5)
+    found = search(Hill(), x, torch.zeros(3, dtype=torch.long), 0.1, method)
+    assert float((found.x - 0.53).abs().max()) < 0.01  # the first steps are 0.2 long
+    assert not found.broken.any()
+
+
+def test_steps_are_judged_at_intervals_that_shrink() -> None:
+    for steps in (1, 2, 7, 20, 100, 1000):
+        found = [0, *looks(steps)]
+        assert found == sorted(set(found))
+        assert found[-1] <= steps
+    gaps = np.diff([0, *looks(1000)])
+    assert gaps[0] == 220
+    assert (np.diff(gaps) <= 1).all()  # but for rounding up
+
+
+@pytest.mark.parametrize("classes", [3, 4, 10])
+def test_ratios_of_logits_depend_on_neither_scale_nor_offset(classes: int) -> None:
+    logits = torch.randn(50, classes, dtype=torch.float64, generator=generator())
+    y = torch.randint(0, classes, (50,), generator=generator(1))
+    target = (y + 1) % classes
+    for ratio in (logits_ratio, target_ratio):
+        torch.testing.assert_close(ratio(1000 * logits + 7, y, target), ratio(logits, y, target))
+    assert torch.equal(logits_ratio(logits, y, target) > 0, logits.argmax(1) != y)
+
+
+def test_tied_logits_give_finite_ratios_and_gradients() -> None:
+    logits = torch.zeros(2, 5, requires_grad=True)
+    y, target = torch.tensor([0, 1]), torch.tensor([2, 3])
+    for ratio in (logits_ratio, target_ratio):
+        (gradient,) = torch.autograd.grad(ratio(logits, y, target).sum(), logits)
+        assert torch.isfinite(gradient).all()

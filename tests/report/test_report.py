@@ -38,7 +38,7 @@ from lipgraft.report.charts import FIGURES, drawn
 from lipgraft.report.charts.compare import front
 from lipgraft.report.charts.registry import COLOURS
 from lipgraft.report.png import data_uri, encode
-from lipgraft.report.svg import Scale, apart, beside, number, tag
+from lipgraft.svg import Scale, apart, beside, number, tag
 from report_results import model, results
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -92,7 +92,8 @@ def test_the_page_is_well_formed_and_refers_to_nothing_outside_itself() -> None:
     found = parsed(page)
     assert len(found.addresses) == 4  # three pictures of a falsified image, one of a verified one
     assert all(address.startswith("data:image/png;base64,") for address in found.addresses)
-    assert not re.search(r"https?://|@import|url\(|<script|<link", page)
+    assert not re.search(r"https?://|@import|url\(|<script src|<link", page)
+    assert "default-src 'none'" in page  # and the browser holds it to that
 
 
 def test_the_page_adapts_to_dark_mode_and_to_a_phone() -> None:
@@ -164,10 +165,21 @@ def test_nothing_measured_anywhere_still_gives_a_page() -> None:
 
 
 def test_names_cannot_break_out_of_the_page() -> None:
-    page = render(results(model("baseline", title="<b>&\"'"), title="<script>"))
-    assert "<script>" not in page
+    page = render(results(model("baseline", title="<b>&\"'"), title="</script><script>alert(1)"))
+    assert "<script>alert" not in page
     assert "<b>&" not in page
     parsed(page)
+
+
+def test_the_data_of_the_page_has_every_verdict_and_figure() -> None:
+    page = render(results(model("baseline", va=0.2, sa=math.nan), classes=("zero", "one", "two")))
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert found is not None
+    (run,) = json.loads(found[1])["runs"]
+    (one,) = run["models"]
+    assert run["classes"] == ["zero", "one", "two"]
+    assert one["values"][:3] == [None, 0.7, 0.2]
+    assert one["images"][9] == [9, 0, 1, run["words"].index("pgd"), -1, 197.0, None]
 
 
 def test_a_counterexample_shows_the_original_the_enlarged_perturbation_and_the_adversarial_image() -> None:

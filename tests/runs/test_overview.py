@@ -15,9 +15,9 @@ from lipgraft.errors import SettingsError
 from lipgraft.report import PUBLISHED
 from lipgraft.report.dumbbells import overview_figure
 from lipgraft.report.overview import MARK, PaperRow, overview_page
-from lipgraft.report.svg import LETTER
 from lipgraft.runs import write_overview
 from lipgraft.runs.overview import overview
+from lipgraft.svg import LETTER
 
 ROOT = Path(__file__).parents[2]
 OURS = "cnn-b/cifar10/ours"

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attacks.ascent import Loss, ascend, random_start
-from lipgraft.attacks.methods import Method, cross_entropy, method_named, misclassified, target_margin, worst_margin
+from lipgraft.attacks.ascent import Loss, random_start
+from lipgraft.attacks.climb import begin
+from lipgraft.attacks.methods import Method, method_named, misclassified, worst_margin
 from lipgraft.box import Box
 from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.inputs import check_classes, labels, pixels, radii, seeded
@@ -196,46 +197,29 @@ class _Run:
         y = self.y[rows]
         target = start % (self.classes - 1)
         target = target + (target >= y)  # counts through the wrong classes
-        direction: Tensor | None = None
-        loss = self._loss(y, target)
-        done = 0
-        while done < len(steps):
-            best = _Best(x, y)
-            some = steps[done : done + self.look]
-            done += len(some)
+        climb, loss = begin(self.method, x, lower, upper, eps, steps), self._loss(y, target)
+        while climb.left:
+            best = _Best(climb.x, y)
             began = time.perf_counter()
-            x, direction = ascend(
-                self.model,
-                x,
-                lower,
-                upper,
-                loss,
-                eps=eps,
-                steps=some,
-                momentum=self.method.momentum,
-                direction=direction,
-                visit=best.see,
-            )
-            if done == len(steps):
+            taken = climb.take(self.look, self.model, loss, best.see)
+            if not climb.left:
                 with torch.no_grad():
-                    best.see(x, call(self.model, x))
+                    best.see(climb.x, call(self.model, climb.x))
             self._merge(rows, best)
             keep = torch.nonzero(~self.broken[rows]).flatten()
             if self.charge is not None:
                 self.late = self.charge(rows)
-                each = (time.perf_counter() - began) / len(some)
+                each = (time.perf_counter() - began) / taken
                 self.look = max(1, min(CHECK_EVERY, int(LOOK / max(each, 1e-9))))
             if len(keep) == 0 or self.late:
                 return
             if len(keep) < len(rows):
-                rows, x, y, target, eps, lower, upper = (t[keep] for t in (rows, x, y, target, eps, lower, upper))
-                direction = direction[keep] if direction is not None else None
+                rows, y, target = rows[keep], y[keep], target[keep]
+                climb.keep(keep)
                 loss = self._loss(y, target)
 
     def _loss(self, y: Tensor, target: Tensor) -> Loss:
-        if self.method.targeted:
-            return lambda logits: target_margin(logits, y, target)
-        return lambda logits: cross_entropy(logits, y)
+        return lambda logits: self.method.objective(logits, y, target)
 
     def _merge(self, rows: Tensor, best: _Best) -> None:
         """Let the best row of each image replace what the image had, where it is worse for the model."""

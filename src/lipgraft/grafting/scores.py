@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.display import table
+from lipgraft.display import Chart, chart, table
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.graph import Network, Shape
 
@@ -55,6 +55,14 @@ class Scores:
             for name, layer in self.layers.items()
         ]
         return table(repr(self)[1:-1], ("layer", "neurons", "unstable", "mean width", "largest s_wi"), rows)
+
+    def plot(self) -> Chart:
+        """On what share of the images the neurons of each layer are unstable, the most unstable first."""
+        series = {}
+        for name, layer in self.layers.items():
+            shares = (layer.s_u.double().flatten() / max(self.count, 1)).sort(descending=True).values.tolist()
+            series[name] = [((i + 0.5) / len(shares), share) for i, share in enumerate(shares)]
+        return chart("Unstable neurons", series, across="share of the layer's neurons", up="% of images", share=True)
 
     @property
     def s_u(self) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from lipgraft.report.overview import Overview, PaperRow, PaperRun
-from lipgraft.report.svg import Scale, bar, dot, line, path, tag, text
+from lipgraft.svg import Scale, bar, dot, line, path, tag, text
 
 COLUMN, GAP, TOP, BOTTOM = 454.0, 20.0, 62.0, 26.0
 ROW, HEAD, REST = 17.0, 24.0, 10.0

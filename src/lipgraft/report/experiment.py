@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from lipgraft.report.results import ExperimentResults, RunResults
-from lipgraft.report.svg import number
 from lipgraft.report.table import (
     COLUMNS,
     COUNTS,
@@ -19,6 +18,7 @@ from lipgraft.report.table import (
     summary,
     texts,
 )
+from lipgraft.svg import number
 
 
 def experiment_summary(results: ExperimentResults) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from lipgraft.report.results import Published
-from lipgraft.report.svg import number
+from lipgraft.svg import number
 
 MARK = "<!-- Written by `lipgraft reproduce --overview`; changes by hand are lost. -->"
 """The first line of the page, by which the command knows that it may be written anew."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import jinja2
 import numpy as np
+from markupsafe import Markup
 
 from lipgraft import yaml_text
 from lipgraft.report.charts import drawn
 from lipgraft.report.charts.registry import COLOURS, Figure, colour, many
+from lipgraft.report.page_data import page_data
 from lipgraft.report.png import data_uri
-from lipgraft.report.results import STATUSES, Example, ExperimentResults, RunResults
-from lipgraft.report.svg import number
+from lipgraft.report.results import STATUSES, Example, ExampleVerdict, ExperimentResults, RunResults
 from lipgraft.report.table import (
     COLUMNS,
     COUNTS,
@@ -27,6 +28,7 @@ from lipgraft.report.table import (
     rows,
     spoken,
 )
+from lipgraft.svg import number
 from lipgraft.version import __version__
 
 
@@ -39,16 +41,25 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Counterexample:
+    """What breaks a model: the perturbation, enlarged, and the image it gives."""
+
+    model: str
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
 class Card:
-    """One image with every model's verdict, and the counterexample of the first model that has one.
+    """One image with every model's verdict, and the counterexamples of those models that have one.
 
     counts: how many models gave each verdict, for when there are too many to name.
     """
 
+    index: int
     title: str
-    pictures: tuple[Picture, ...]
+    original: Picture
+    broken: tuple[Counterexample, ...]
     verdicts: tuple[tuple[str, str, str], ...]
-    broken: str
     counts: tuple[tuple[str, int], ...]
 
 
@@ -69,6 +80,11 @@ class Section:
     @property
     def many(self) -> bool:
         return many(self.results)
+
+    @property
+    def certified(self) -> bool:
+        """Whether there is a verdict on any image."""
+        return any(model.images for model in self.results.models)
 
 
 def _lead(results: RunResults) -> str:
@@ -102,9 +118,7 @@ def _page(sections: list[Section], *, title: str, lead: str, notes: Sequence[str
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string(
-        importlib.resources.files("lipgraft.report").joinpath("page.html").read_text(encoding="utf-8")
-    )
+    template = environment.from_string(_file("page.html"))
     models = [model for section in sections for model in section.results.models]
     literature = any(section.results.literature for section in sections)
     return template.render(
@@ -120,6 +134,9 @@ def _page(sections: list[Section], *, title: str, lead: str, notes: Sequence[str
         colours=range(COLOURS),
         number=number,
         published_cell=published_cell,
+        compared=any(section.certified for section in sections),
+        data=page_data([(section.anchor, section.results) for section in sections]),
+        script=Markup(_file("page.js")),
         version=__version__,
     )
 
@@ -139,20 +156,35 @@ def _section(results: RunResults, anchor: str) -> Section:
     )
 
 
+def _file(name: str) -> str:
+    """The text of a file beside this one."""
+    return importlib.resources.files("lipgraft.report").joinpath(name).read_text(encoding="utf-8")
+
+
 def _card(results: RunResults, example: Example) -> Card:
-    pictures = [Picture(data_uri(example.image), "original")]
     titles = {model.name: model.title for model in results.models}
-    broken = next((v for v in example.verdicts if v.adversarial is not None), None)
-    if broken is not None and broken.adversarial is not None:
-        # Grey is no change; black and white are changes by eps.
-        difference = (broken.adversarial - example.image) / (2 * results.eps) if results.eps else 0 * example.image
-        pictures.append(Picture(data_uri(np.asarray(0.5 + difference)), "perturbation, enlarged"))
-        pictures.append(Picture(data_uri(broken.adversarial), f"taken for {broken.taken_for}"))
     counts = ((status, sum(v.status == status for v in example.verdicts)) for status in STATUSES)
     return Card(
+        example.index,
         f"image {example.index}: {example.label}",
-        tuple(pictures),
+        Picture(data_uri(example.image), "original"),
+        tuple(
+            Counterexample(titles[v.model], pictures)
+            for v in example.verdicts
+            if (pictures := _counterexample(results, example, v))
+        ),
         tuple((titles[v.model], v.status, v.method or "") for v in example.verdicts),
-        titles[broken.model] if broken is not None else "",
         tuple((status, count) for status, count in counts if count),
+    )
+
+
+def _counterexample(results: RunResults, example: Example, verdict: ExampleVerdict) -> tuple[Picture, ...]:
+    """The pictures of one; empty where there is none."""
+    if verdict.adversarial is None:
+        return ()
+    # Grey is no change; black and white are changes by eps.
+    difference = (verdict.adversarial - example.image) / (2 * results.eps) if results.eps else 0 * example.image
+    return (
+        Picture(data_uri(np.asarray(0.5 + difference)), "perturbation, enlarged"),
+        Picture(data_uri(verdict.adversarial), f"taken for {verdict.taken_for}"),
     )

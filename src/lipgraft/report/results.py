@@ -163,7 +163,7 @@ class RunResults:
     lipschitz_units: pixel or normalised. margin_method: how the margins were bounded.
     settings, versions, hardware: as written in the run's config.yaml.
     made: commits and devices that the stages were made with.
-    missing: names of models that are not finished.
+    missing: names of models that are not finished. classes: their names; empty where only their numbers are known.
     literature: published rows, by title, that were not run.
     """
 
@@ -183,6 +183,7 @@ class RunResults:
     made: tuple[Mapping[str, str], ...] = ()
     missing: tuple[str, ...] = ()
     literature: Mapping[str, Published] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.models:

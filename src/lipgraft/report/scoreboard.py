@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from lipgraft.report.dumbbells import FONT
-from lipgraft.report.svg import Scale, line, number, path, tag, text
+from lipgraft.svg import Scale, line, number, path, tag, text
 
 MARK = "<!-- Written by `lipgraft bench vnncomp-page`; changes by hand are lost. -->"
 OURS = "lipgraft"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lipgraft.report.results import UNKNOWN, ModelResult, Published, RunResults
-from lipgraft.report.svg import number, percent
+from lipgraft.svg import number, percent
 
 
 @dataclass(frozen=True)

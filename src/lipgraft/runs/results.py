@@ -36,6 +36,7 @@ def collect(path: str | Path, *, partial: bool = False) -> RunResults:
     verdicts = {model.name: model.images for model in found}
     first = chosen[0].name
     whole = len(chosen) == len(recipe.models) and (not partial or run.finished("examples"))
+    classes = tuple(run.result("examples")["classes"]) if whole else ()
     return RunResults(
         name=recipe.name,
         title=recipe.title,
@@ -48,7 +49,8 @@ def collect(path: str | Path, *, partial: bool = False) -> RunResults:
             "certified": len(found[0].images),
             **({"lipschitz": run.result(f"{first}.lipschitz")["count"]} if found[0].lipschitz else {}),
         },
-        examples=examples.read(run.examples, verdicts, run.result("examples")["classes"]) if whole else (),
+        examples=examples.read(run.examples, verdicts, classes) if whole else (),
+        classes=classes,
         lipschitz_units=recipe.lipschitz.units,
         margin_method=recipe.certify.margins,
         settings=to_mapping(recipe),

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from lipgraft import models
 from lipgraft.attacks.search import search
 from lipgraft.data import Dataset, images
-from lipgraft.display import curve, table
-from lipgraft.errors import NumericalError, SettingsError
+from lipgraft.display import Chart, chart, curve, table
+from lipgraft.errors import NumericalError, SettingsError, unknown_name
 from lipgraft.locking import held
 from lipgraft.models.classifier import ModelSpec
 from lipgraft.settings import to_mapping
@@ -31,6 +31,9 @@ from lipgraft.training.settings import TrainSettings, preset
 
 TELL_EVERY = 20
 """Steps between two calls of `progress`."""
+
+SHARES = "sa", "ra", "accuracy"
+"""The entries of a record that are shares of images."""
 
 Tell = Callable[[int, int, Mapping[str, float]], None]
 """What `progress` is called with: steps done, steps of the run, the record of the last epoch (empty before)."""
@@ -59,6 +62,17 @@ class TrainResult:
             values = [record[name] for record in self.history if name in record]
             rows.append((name, f"{values[0]:.4g}", f"{values[-1]:.4g}", curve(values)))
         return table(repr(self)[1:-1], ("", "first epoch", "last", "all epochs"), rows)
+
+    def plot(self, *names: str) -> Chart:
+        """Entries of the records by epoch; by default the accuracies: sa, ra and that on the images trained on."""
+        chosen = names or SHARES
+        known = sorted({name for record in self.history for name in record})
+        for name in names:
+            if name not in known:
+                raise SettingsError(unknown_name("entry of the history", name, known))
+        series = {name: [(r["epoch"], r[name]) for r in self.history if name in r] for name in chosen}
+        share = set(chosen) <= set(SHARES)
+        return chart("Training", series, across="epoch", up="%" if share else "", share=share)
 
 
 def train(

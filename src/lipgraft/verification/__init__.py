@@ -5,7 +5,7 @@ from lipgraft.verification.branch_and_bound.branching import BRANCHING
 from lipgraft.verification.certificate import Certificate
 from lipgraft.verification.measures import Measures, measure
 from lipgraft.verification.settings import AttackSettings, BranchSettings, Limits, OptimiseSettings, VerifySettings
-from lipgraft.verification.verdict import Verdict
+from lipgraft.verification.verdict import Verdict, plot
 
 __all__ = [
     "BRANCHING",
@@ -18,6 +18,7 @@ __all__ = [
     "Verdict",
     "VerifySettings",
     "measure",
+    "plot",
     "verify",
     "verify_stream",
 ]

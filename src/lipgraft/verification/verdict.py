@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor
 
-from lipgraft.display import table
+from lipgraft.display import Chart, chart, table
 from lipgraft.verification.certificate import Certificate
 
 Status = Literal["verified", "falsified", "unknown", "error"]
@@ -75,6 +76,28 @@ class Verdict:
         if self.counterexample is not None:
             rows.append(("counterexample", f"an input of shape {tuple(self.counterexample.shape)}"))
         return table(self.status, ("", ""), rows)
+
+
+def plot(verdicts: Sequence[Verdict]) -> Chart:
+    """What share of the images has each verdict when an image may take so many seconds; the axis is logarithmic.
+
+    Examples:
+        >>> from lipgraft.verification import Verdict, plot
+        >>> plot([Verdict("verified", seconds=0.1), Verdict("falsified", seconds=2.0)])
+        <Chart: Verdicts by time; .save('chart.svg') writes it>
+    """
+    last = max((_spent(verdict) for verdict in verdicts), default=0.0)
+    series = {}
+    for status in get_args(Status):
+        times = sorted(_spent(verdict) for verdict in verdicts if verdict.status == status)
+        steps = [point for i, t in enumerate(times) for point in ((t, i / len(verdicts)), (t, (i + 1) / len(verdicts)))]
+        series[status] = [*steps, (last, len(times) / len(verdicts))] if times else []
+    return chart("Verdicts by time", series, across="seconds per image", up="% of images", log=True, share=True)
+
+
+def _spent(verdict: Verdict) -> float:
+    """Seconds that a logarithmic axis can show."""
+    return max(verdict.seconds, 1e-4)
 
 
 def _short(value: object) -> str:

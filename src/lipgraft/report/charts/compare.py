@@ -9,7 +9,7 @@ from markupsafe import Markup
 from lipgraft.report.charts import sweep
 from lipgraft.report.charts.registry import colour, figure, many
 from lipgraft.report.results import ModelResult, RunResults
-from lipgraft.report.svg import WIDTH, Scale, bar, beside, dot, drawing, line, number, path, percent, text
+from lipgraft.svg import WIDTH, Scale, bar, beside, dot, drawing, line, number, path, percent, text
 
 MEASURES = (("sa", "SA", "standard"), ("ra", "RA", "robust"), ("va", "VA", "verified"))
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from lipgraft.report.charts import sweep
 from lipgraft.report.charts.registry import colour, figure, many
 from lipgraft.report.results import LayerResult, ModelResult, RunResults
-from lipgraft.report.svg import WIDTH, Scale, bar, drawing, line, percent, text
+from lipgraft.svg import WIDTH, Scale, bar, drawing, line, percent, text
 
 GAP = 12.0
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lipgraft.report.charts import sweep
 from lipgraft.report.charts.registry import colour, figure, many
 from lipgraft.report.results import VERIFIED, RunResults
-from lipgraft.report.svg import WIDTH, Scale, apart, bar, drawing, line, number, path, percent, text
+from lipgraft.svg import WIDTH, Scale, apart, bar, drawing, line, number, path, percent, text
 
 BINS = 40
 
@@ -120,8 +120,13 @@ def _steps(results: RunResults, times: Mapping[str, Sequence[float]], x: Scale, 
         for i, seconds in enumerate(times[model.name], start=1):
             points += [(x(seconds), points[-1][1]), (x(seconds), y(i / len(model.images)))]
         points.append((RIGHT, points[-1][1]))
-        parts.append(path(points, f"l {colour(results, model)}", hint=model.title))
-        ends.append((points[-1][1], f"{len(times[model.name]) / len(model.images):.0%}"))
+        proved = len(times[model.name])
+        hint = f"{model.title}: {proved} of {len(model.images)} images"
+        if proved:
+            half, last = (number(times[model.name][at]) for at in ((proved - 1) // 2, -1))
+            hint += f", half of these by {half} s, the last at {last} s"
+        parts.append(path(points, f"l {colour(results, model)}", hint=hint))
+        ends.append((points[-1][1], f"{proved / len(model.images):.0%}"))
     ends = [] if many(results) else ends  # so many labels would not fit
     for height, (_, words) in zip(apart([end for end, _ in ends], gap=12), ends, strict=True):
         parts.append(text(RIGHT + 4, height + 4, words, "v"))

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from lipgraft.report.charts.registry import COLOURS
 from lipgraft.report.results import LayerResult, ModelResult
-from lipgraft.report.svg import LETTER, WIDTH, Scale, bar, dot, drawing, line, number, percent, text
+from lipgraft.svg import LETTER, WIDTH, Scale, bar, dot, drawing, line, number, percent, text
 
 ROW = 17.0
 LONGEST = 26
