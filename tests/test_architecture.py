@@ -17,7 +17,7 @@ PACKAGE = Path(lipgraft.__file__).parent
 # A room imports its own floor and the floors above it, whatever the kind of import: plain, inside a function, or under
 # TYPE_CHECKING.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("version", "errors", "settings", "files", "locking", "yaml_text", "rounding", "cuda_graph"),
+    ("version", "errors", "settings", "files", "locking", "yaml_text", "rounding", "cuda_graph", "draws"),
     ("checker",),
     ("activations",),
     ("network",),

@@ -14,6 +14,7 @@ from lipgraft.network import trace
 from lipgraft.network.graph import Graft, Network
 from lipgraft.training.objectives import objective_named
 from lipgraft.training.optimiser import Sgd
+from lipgraft.training.processes import Processes
 from lipgraft.training.pruning import apply_masks, keep_masks
 from lipgraft.training.schedule import schedule_named
 from lipgraft.training.settings import TrainSettings
@@ -27,6 +28,7 @@ MODE_DEPENDENT = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: torch.device) -> Step:
     """The step of a run that starts at the model's present weights. The model is moved to the device."""
     objective, _ = objective_named(settings.objective), schedule_named(settings.schedule)
+    processes = Processes.here()
     train_indices, _ = data.split()
     if settings.batch > len(train_indices):
         raise SettingsError(
@@ -41,11 +43,11 @@ def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: to
     x, y = (t[train_indices.to(t.device)].to(device) for t in (data.x_train, data.y_train))
     shape = (len(x), *data.input_shape)
     memory = {name: torch.zeros(shape, device=device) for name in objective.memory}
-    task = Task(model, settings, torch.Generator(device), traced(model, settings, data.input_shape), memory)
+    task = Task(model, settings, processes.generator(device), traced(model, settings, data.input_shape), memory)
     keep = keep_masks(model, settings.prune_ratio) if settings.prune == "fixed" and settings.epochs else {}
     apply_masks(model, keep)
     augment = AUGMENT[data.augment] if settings.augment else unchanged
-    return Step(task, Sgd(model, settings), x, y, augment, keep)
+    return Step(task, Sgd(model, settings), x, y, augment, keep, processes)
 
 
 def traced(model: nn.Module, settings: TrainSettings, shape: tuple[int, ...]) -> Network | None:
