@@ -19,6 +19,16 @@ def test_every_image_is_handed_out_once_in_chunks_that_never_grow(count: int, wo
     assert all(1 <= size <= most for size in sizes)
 
 
+def test_chunks_of_quick_images_are_no_smaller_than_what_is_worth_a_message() -> None:
+    queue = Queue(range(100), 4, 32)
+    assert len(queue.take()) == 7
+    queue.took(7, 0.35)  # a twentieth of a second each
+    assert [len(queue.take()) for _ in range(10)] == [10] * 9 + [3]
+    slow = Queue(range(100), 4, 32)
+    slow.took(7, 70.0)
+    assert len(slow.take()) == 7
+
+
 def test_a_dead_workers_images_come_back_first_and_one_at_a_time() -> None:
     queue = Queue(range(100), 2, 32)
     chunk = queue.take()

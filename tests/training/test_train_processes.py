@@ -23,7 +23,7 @@ from lipgraft.draws import PartGenerator
 from lipgraft.errors import SettingsError
 from lipgraft.training.processes import Processes
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-3
 """Of weights up to about 1: the mean of two halves of a batch is rounded otherwise than the mean of the whole."""
 
 
@@ -33,12 +33,10 @@ def epochs_done(run: Path) -> int:
 
 
 def assert_like(run: Path, alone: Path) -> None:
+    start = models.build("digits-cnn", "digits", seed=0).state_dict()
     one, two = (models.load(folder / "checkpoints" / "last.safetensors").state_dict() for folder in (alone, run))
-    assert one.keys() == two.keys()
-    for name in one:
-        torch.testing.assert_close(
-            two[name], one[name], rtol=0, atol=TOLERANCE, msg=lambda text, n=name: f"{n}: {text}"
-        )
+    assert max(float((one[name] - start[name]).abs().max()) for name in start) > 10 * TOLERANCE
+    torch.testing.assert_close(two, one, rtol=0, atol=TOLERANCE)
     first, second = (
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (alone, run)
     )

@@ -53,6 +53,7 @@ def _connect(ray: Any, address: str, cpus: int | None) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a private cluster has nothing to tell anybody
+        os.environ.setdefault("RAY_worker_niceness", "0")  # else the work would stand behind everything else here
         quiet |= {"include_dashboard": False, "num_cpus": cpus}
     try:
         ray.init(address=address, **quiet)

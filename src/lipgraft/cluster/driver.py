@@ -42,13 +42,15 @@ SOON = 1e-3
 @dataclass(eq=False)
 class _Worker:
     """actor: Ray's; images: what it was handed and has not answered, by place in its chunk; loaded: Ray's promise that
-    it has the model, None before it has greeted; network: the one that its proofs speak of.
+    it has the model, None before it has greeted; network: the one that its proofs speak of; handed: how many images it
+    was handed last, and when.
     """
 
     actor: Any
     images: dict[int, int] = field(default_factory=dict)
     loaded: Any = None
     network: Network | None = None
+    handed: tuple[int, float] = (0, 0.0)
 
 
 class Cluster:
@@ -198,6 +200,8 @@ class _Run:
                     yield self._found(worker, self.ray.get(next(waited)))
                     self.busy[waited] = worker
             except StopIteration:
+                images, since = worker.handed
+                self.queue.took(images, self._now() - since)
                 self.idle.append(worker)
             except self.ray.exceptions.RayTaskError as error:
                 raise _plain(self.ray, error) from None
@@ -224,7 +228,7 @@ class _Run:
 
     def _hand_out(self, worker: _Worker) -> None:
         images = self.queue.take()
-        worker.images = dict(enumerate(images))
+        worker.images, worker.handed = dict(enumerate(images)), (len(images), self._now())
         eps = self.question.eps
         mine = eps[images] if isinstance(eps, Tensor) and eps.ndim else eps
         limit = self.question.settings.limits.total_seconds

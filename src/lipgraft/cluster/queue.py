@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable
 
 PORTIONS = 4
 """Each worker's part of what is left is cut into this many chunks: the last are small, so that all end together."""
+
+WORTH = 0.5
+"""Seconds that a chunk should take at least, by the images before it: to begin one costs some hundredths."""
 
 DEATHS = 3
 """Workers that may die with an image, the last of them alone with it, before it counts as an error."""
@@ -24,6 +28,7 @@ class Queue:
         self._fresh = deque(images)
         self._again: deque[int] = deque()
         self._deaths: Counter[int] = Counter()
+        self._done, self._seconds = 0, 0.0
 
     def __len__(self) -> int:
         return len(self._fresh) + len(self._again)
@@ -32,8 +37,14 @@ class Queue:
         """The next chunk. Images whose worker died come first, one at a time: who is alone is to blame."""
         if self._again:
             return [self._again.popleft()]
-        size = min(self.most, -(-len(self._fresh) // (PORTIONS * self.workers)))
+        fair = -(-len(self._fresh) // (PORTIONS * self.workers))
+        worth = math.ceil(WORTH * self._done / self._seconds) if self._seconds > 0 else 1
+        size = min(self.most, max(fair, worth), len(self._fresh))
         return [self._fresh.popleft() for _ in range(size)]
+
+    def took(self, images: int, seconds: float) -> None:
+        """A worker has needed this long for a chunk of so many."""
+        self._done, self._seconds = self._done + images, self._seconds + seconds
 
     def died(self, images: Iterable[int]) -> list[int]:
         """Take back the unfinished images of a worker that died; returns those that too many workers died of."""
