@@ -29,6 +29,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
         "source",
         "svg",
         "display",
+        "draws",
     ),
     ("checker",),
     ("activations",),
@@ -47,6 +48,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("progress",),
     ("runs",),
     ("bench",),
+    ("cluster",),
     ("cli",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
@@ -142,6 +144,11 @@ def test_nothing_is_read_from_the_repository() -> None:
         for node in ast.walk(parsed(file))
         if isinstance(node, ast.Attribute) and node.attr == "parents" and "__file__" in ast.unparse(node)
     ]
+
+
+def test_only_the_cluster_knows_of_ray() -> None:
+    users = {short(file) for file in sources() for module, _ in imports(file) if module.partition(".")[0] == "ray"}
+    assert users == {"cluster/connection.py"}
 
 
 def test_starting_up_leaves_the_optional_and_the_slow_alone() -> None:

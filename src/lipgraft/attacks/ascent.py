@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from lipgraft.draws import for_batch
+
 Loss = Callable[[Tensor], Tensor]
 """logits (B, n) -> what each row's attack maximises (B,)."""
 
@@ -25,7 +27,11 @@ def random_start(
     x: Tensor, eps: float | Tensor, lower: Tensor, upper: Tensor, generator: torch.Generator | None
 ) -> Tensor:
     """x + U(-eps, eps) per pixel, projected to the box. eps: a number, or broadcastable to x."""
-    noise = torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+
+    def draw(rows: int) -> Tensor:
+        return torch.rand((rows, *x.shape[1:]), dtype=x.dtype, device=x.device, generator=generator)
+
+    noise = for_batch(draw, len(x), generator)
     return project(x + eps * (2 * noise - 1), lower, upper)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,28 +64,34 @@ def train(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Train or fine-tune a network; metrics and checkpoints go to the run directory, one state per epoch."""
+    """Train or fine-tune a network; metrics and checkpoints go to the run directory, one state per epoch.
+
+    `torchrun --nproc-per-node N -m lipgraft train ...` shares every batch among N processes, one per GPU.
+    """
     from lipgraft import data as datasets
     from lipgraft import training
     from lipgraft.cli.train_recipe import read_recipe
     from lipgraft.locking import held
+    from lipgraft.training.processes import joined
 
     given = {"data": data, "model": model, "start": None if start is None else str(start)}
     chosen = read_recipe(recipe, {k: v for k, v in given.items() if v is not None}, parse_set(set_))
     place, run = resolve_device(device), out or Path("runs") / Path(recipe).stem
     dataset = datasets.load(chosen.data, root=data_root)
     network = _network(chosen, dataset, seed)
-    with held(run):
-        if not resume:
+    with joined(place) as (processes, place), held(run) if processes.first else nullcontext():
+        if processes.first and not resume:
             if (run / "checkpoints" / "state.safetensors").exists():
                 raise SettingsError(
                     f"{run} already holds a run; add --resume to go on with it, or choose another --out."
                 )
             _write_config(run / "config.yaml", chosen, seed, place)
-        with bar("training", show=not json, keep=True, place=place_of(place)) as progress:
+        with bar("training", show=processes.first and not json, keep=True, place=place_of(place)) as progress:
             result = training.train(
                 network, dataset, chosen.train, run_dir=run, resume=resume, device=place, seed=seed, progress=progress
             )
+    if not processes.first:
+        return
     sa = training.accuracy(result.model, dataset.x_test, dataset.y_test)
     last = result.history[-1] if result.history else {}
     summary = {"checkpoint": str(result.checkpoint), "epochs": len(result.history), "best_epoch": result.best_epoch}

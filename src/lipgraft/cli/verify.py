@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,12 +39,14 @@ if TYPE_CHECKING:
     import torch
 
     from lipgraft.runs import Row
+    from lipgraft.runs.certification import Stream
     from lipgraft.verification import Measures, VerifySettings
 
 EPILOG = example(
     "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --count 1000 --timeout 300",
     "lipgraft verify model.safetensors --data digits --eps 0.05 --out runs/digits --arithmetic fast --json",
     "lipgraft verify model.safetensors --data digits --eps 0.05 --certificates proofs && lipgraft check proofs",
+    "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --cluster local --workers 4",
 )
 
 
@@ -79,6 +84,16 @@ def verify(
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Spread the images over the workers of a Ray cluster, HOST:PORT, or of one on this machine, local.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="With --cluster; default one per GPU, or without GPUs one per CPU core.")
+    ] = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
     moved: Annotated[
@@ -96,16 +111,18 @@ def verify(
     from lipgraft.runs.progress import VerifyProgress
     from lipgraft.verification import VerifySettings, measure
 
+    if workers is not None and cluster is None:
+        raise SettingsError("--workers are those of a cluster; add --cluster local to start some on this machine.")
     limits = {"limits.timeout": timeout, "limits.total_seconds": total_seconds}
     chosen = verifier_settings({**limits, "arithmetic": arithmetic, "speaks_of": speaks_of, "attack.seed": seed}, set_)
     settings = build(VerifySettings, chosen, where="verify")
-    where = resolve_device(device)
+    where = resolve_device(device if cluster is None else "cpu")
     run = check_folder(out or default_run(checkpoint, data, eps))
     if certificates is not None:
         check_folder(certificates)
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
-    with VerifyProgress(settings=settings) as progress:
+    with _stream(cluster, workers, device, threads) as stream, VerifyProgress(settings=settings) as progress:
         _write_config(run, checkpoint, data, eps, settings, where)
         rows = verify_run(
             model,
@@ -119,6 +136,7 @@ def verify(
             decided=progress.decided,
             watch=progress.bounded,
             certificates=certificates,
+            stream=stream,
         )
     measures = measure([row.verdict for row in rows])
     if json:
@@ -134,6 +152,25 @@ def verify(
         say(f"Run: {run.resolve()}")
         if certificates is not None:
             say(f"Certificates: {certificates.resolve()}; `lipgraft check {certificates}` checks them.")
+
+
+@contextmanager
+def _stream(cluster: str | None, workers: int | None, device: str, threads: int | None) -> Iterator[Stream]:
+    """What verifies the images: this process, or the workers of a cluster."""
+    if cluster is None:
+        from lipgraft.verification import verify_stream
+
+        yield verify_stream
+        return
+    from lipgraft.cluster import Cluster
+
+    def notice(text: str) -> None:
+        say(text, err=True)
+
+    crew = Cluster(cluster, workers=workers, device=device, threads=threads or 1, notice=notice)
+    # Ray tells of a worker's death at length, on standard output, where a program may expect JSON.
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), crew:
+        yield crew.verify_stream
 
 
 def default_run(checkpoint: Path, data: str, eps: float) -> Path:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lipgraft.data.catalogue import Augment
+from lipgraft.draws import for_batch
 
 
 def crop_flip(x: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
@@ -19,7 +20,10 @@ def crop_flip(x: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
     batch, _, height, width = x.shape
 
     def draw(below: int) -> Tensor:
-        return torch.randint(0, below, (batch, 1), generator=generator, device=x.device)
+        def rows(count: int) -> Tensor:
+            return torch.randint(0, below, (count, 1), generator=generator, device=x.device)
+
+        return for_batch(rows, batch, generator)
 
     top, left, flip = draw(2 * pad + 1), draw(2 * pad + 1), draw(2)
     rows = top + torch.arange(height, device=x.device)  # (B, H), positions in the padded image

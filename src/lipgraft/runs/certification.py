@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lipgraft.data import Dataset, images
 from lipgraft.errors import SettingsError
@@ -17,7 +18,24 @@ from lipgraft.network import full_precision, trace
 from lipgraft.runs.fingerprint import Identity
 from lipgraft.runs.store import RESULTS, ResultStore, Row
 from lipgraft.verification import VerifySettings, verify_stream
+from lipgraft.verification.ledger import Decided
 from lipgraft.verification.settings import flat
+
+
+class Stream(Protocol):
+    """What verifies a batch of images: `verify_stream` here, or that of a cluster."""
+
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        eps: float | Tensor,
+        *,
+        settings: VerifySettings,
+        watch: Callable[[int], None] | None = None,
+        certificates: bool = False,
+    ) -> Iterator[Decided]: ...
 
 
 def verify_run(
@@ -33,6 +51,7 @@ def verify_run(
     decided: Callable[[Row], None] | None = None,
     watch: Callable[[int], None] | None = None,
     certificates: str | os.PathLike[str] | None = None,
+    stream: Stream = verify_stream,
 ) -> list[Row]:
     """Verify `count` test images (all by default) from number `start` on, and return their rows, in order.
 
@@ -41,6 +60,7 @@ def verify_run(
     on, the clock of `ended` goes on too, with the last row found there.
     certificates: a folder that gets a file for every proof and counterexample. An image that was verified before is
     proved again if its file is not there.
+    stream: what verifies the images.
     """
     chosen = settings or VerifySettings()
     size = len(data.x_test)
@@ -62,10 +82,8 @@ def verify_run(
             index = torch.tensor(todo, device=data.x_test.device)
             x, y = images(data.x_test[index]), data.y_test[index]
             labels = y.tolist()
-            stream = verify_stream(
-                model, x, y, eps, settings=chosen, watch=watch, certificates=certificates is not None
-            )
-            for place, verdict in stream:
+            verdicts = stream(model, x, y, eps, settings=chosen, watch=watch, certificates=certificates is not None)
+            for place, verdict in verdicts:
                 later = None if verdict.ended is None else earlier + verdict.ended
                 row = Row(todo[place], labels[place], replace(verdict, ended=later))
                 if folder is not None and verdict.certificate is not None:  # before the verdict that rests on it

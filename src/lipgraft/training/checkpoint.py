@@ -57,7 +57,7 @@ class StateWriter:
             "history": json.dumps(progress.history),
         }
         self.wait()
-        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in _tensors(step, best).items()}
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state_tensors(step, best).items()}
         self.pending = self.thread.submit(lambda: atomic_write_bytes(path, tensor_file.to_bytes(copies, metadata)))
 
     def wait(self) -> None:
@@ -73,7 +73,7 @@ def read_state(path: Path, step: Step, best: dict[str, Tensor], identity: dict[s
     if stored.metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not the state of a training run; give the run's own directory.")
     _check_identity(path, json.loads(stored.metadata["identity"]), json.loads(json.dumps(identity)))
-    here = _tensors(step, best)
+    here = state_tensors(step, best)
     if here.keys() != stored.tensors.keys() or any(here[k].shape != t.shape for k, t in stored.tensors.items()):
         raise CheckpointError(f"{path} is the state of another network; start in a new directory.")
     # Masks of grafted neurons are part of what the run is; weights are what it has become.
@@ -90,7 +90,7 @@ def read_state(path: Path, step: Step, best: dict[str, Tensor], identity: dict[s
     )
 
 
-def _tensors(step: Step, best: dict[str, Tensor]) -> dict[str, Tensor]:
+def state_tensors(step: Step, best: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights and buffers now, at their best and on average, momenta, the objective's memory and pruning masks."""
     return {
         **{f"best.{name}": tensor for name, tensor in best.items()},

@@ -21,10 +21,11 @@ from lipgraft.locking import held
 from lipgraft.models.classifier import ModelSpec
 from lipgraft.settings import to_mapping
 from lipgraft.training.capture import runner
-from lipgraft.training.checkpoint import Progress, StateWriter, read_state
+from lipgraft.training.checkpoint import Progress, StateWriter, read_state, state_tensors
 from lipgraft.training.evaluate import accuracy, interval_accuracy
 from lipgraft.training.log import MetricsFile, TensorBoard
 from lipgraft.training.prepare import draw_weights, is_finite, permutation, prepare, seed_for
+from lipgraft.training.processes import Processes
 from lipgraft.training.pruning import apply_masks, keep_masks
 from lipgraft.training.schedule import average_weights, factors, radius_shares
 from lipgraft.training.settings import TrainSettings, preset
@@ -104,7 +105,8 @@ def train(
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    directory = None if run_dir is None else Path(run_dir)
+    # In a run of several processes the first one alone writes.
+    directory = None if run_dir is None or not Processes.here().first else Path(run_dir)
     with nullcontext() if directory is None else held(directory):
         settings = preset(settings) if isinstance(settings, str) else settings
         run = _Run(model, data, settings, directory, torch.device(device), seed)
@@ -148,18 +150,22 @@ class _Run:
         self.writers: list[Callable[[dict[str, float]], None]] = []
 
     def begin(self, resume: bool) -> None:
-        """Start at the state on disk, or at the beginning."""
-        if self.directory is None:
-            return
+        """Start at the state on disk, or at the beginning; all processes at that of the first."""
+        if self.directory is not None:
+            self._open(self.directory, resume)
+        tensors = [*state_tensors(self.step, self.best).values()]
+        self.progress = self.step.processes.from_first(self.progress, tensors)
+
+    def _open(self, directory: Path, resume: bool) -> None:
         if not self._file("state").exists():
             self._write_state()
         elif resume:
             self.progress = read_state(self._file("state"), self.step, self.best, self.identity)
         else:
-            raise SettingsError(f"{self.directory} already holds a run; resume it or choose another directory.")
-        self.writers.append(MetricsFile(self.directory / "metrics.jsonl", self.progress.history).write)
+            raise SettingsError(f"{directory} already holds a run; resume it or choose another directory.")
+        self.writers.append(MetricsFile(directory / "metrics.jsonl", self.progress.history).write)
         if self.settings.tensorboard:
-            self.writers.append(TensorBoard(self.directory / "tensorboard").write)
+            self.writers.append(TensorBoard(directory / "tensorboard").write)
 
     def epochs(self, tell: Tell | None) -> None:
         first, last = self.progress.epoch, self.settings.epochs
@@ -211,6 +217,7 @@ class _Run:
                 tell(epoch * step.steps + i, self.settings.epochs * step.steps, last)
         if step.diverged or not is_finite(self.model):
             self._give_up(epoch)
+        step.end_epoch()
         return {"epoch": epoch + 1, "lr": rates[0] * self.settings.lr, **step.means()}
 
     def _validate(self, epoch: int) -> dict[str, float]:
@@ -249,10 +256,12 @@ class _Run:
         """The run diverged: say so, and leave the last good state as models that can be loaded."""
         advice = "lower the learning rate or the regularisers' weights"
         if self.directory is None:
+            self.step.processes.wait()
             raise NumericalError(f"training diverged in epoch {epoch + 1}: the loss is NaN or infinite; {advice}.")
         self.states.wait()
         self.progress = read_state(self._file("state"), self.step, self.best, self.identity)
         self.finish()
+        self.step.processes.wait()
         raise NumericalError(
             f"training diverged in epoch {epoch + 1}: the loss is NaN or infinite; the models in "
             f"{self.directory / 'checkpoints'} are those after epoch {self.progress.epoch}; {advice}."

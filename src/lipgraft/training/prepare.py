@@ -19,6 +19,7 @@ from lipgraft.training.batchnorm import Normalised
 from lipgraft.training.objectives import objective_named
 from lipgraft.training.optimiser import OPTIMISERS
 from lipgraft.training.parameters import weights_of
+from lipgraft.training.processes import Processes
 from lipgraft.training.pruning import apply_masks, keep_masks
 from lipgraft.training.schedule import schedule_named
 from lipgraft.training.settings import TrainSettings
@@ -32,6 +33,7 @@ MODE_DEPENDENT = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: torch.device) -> Step:
     """The step of a run that starts at the model's present weights. The model is moved to the device."""
     objective, _ = objective_named(settings.objective), schedule_named(settings.schedule)
+    processes = Processes.here()
     train_indices, _ = data.split()
     if settings.batch > len(train_indices):
         raise SettingsError(
@@ -53,11 +55,11 @@ def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: to
             f"the objective {settings.objective} bounds the network, which must be without dropout and reparametrised "
             "weights, and whose BatchNorm must follow convolutions and linear layers; change the model."
         )
-    task = Task(model, settings, torch.Generator(device), network, memory, normalised)
+    task = Task(model, settings, processes.generator(device), network, memory, normalised)
     keep = keep_masks(model, settings.prune_ratio) if settings.prune == "fixed" and settings.epochs else {}
     apply_masks(model, keep)
     augment = partial(AUGMENT[data.augment] if settings.augment else unchanged, pad=settings.crop)
-    return Step(task, OPTIMISERS[settings.optimiser](model, settings), x, y, augment, keep)
+    return Step(task, OPTIMISERS[settings.optimiser](model, settings), x, y, augment, keep, processes)
 
 
 def traced(model: nn.Module, settings: TrainSettings, shape: tuple[int, ...]) -> Network | None:

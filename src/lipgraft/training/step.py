@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipgraft.data import images
 from lipgraft.training import fused
 from lipgraft.training.objectives import objective_named
 from lipgraft.training.optimiser import Sgd, clipped
 from lipgraft.training.precision import products_in, resolve
+from lipgraft.training.processes import Processes
 from lipgraft.training.pruning import apply_masks
 from lipgraft.training.regularisers import REGULARISERS
 from lipgraft.training.settings import TrainSettings
@@ -29,23 +30,35 @@ class Step:
     """
 
     def __init__(
-        self, task: Task, optimiser: Sgd, x: Tensor, y: Tensor, augment: Augment, keep: dict[str, Tensor]
+        self,
+        task: Task,
+        optimiser: Sgd,
+        x: Tensor,
+        y: Tensor,
+        augment: Augment,
+        keep: dict[str, Tensor],
+        processes: Processes,
     ) -> None:
         settings, device = task.own(TrainSettings), x.device
         self.task, self.optimiser, self.x, self.y, self.augment, self.keep = task, optimiser, x, y, augment, keep
-        self.settings = settings
+        self.settings, self.processes = settings, processes
+        self.part = processes.part(settings.batch)
         self.objective = objective_named(settings.objective)
         self.weights = settings.weights()
         self.steps = len(x) // settings.batch
         self.fused = fused.applies(task)
         self.precision = resolve(settings.precision, device)
         self.names = ("loss", "objective", *self.weights, "accuracy")
-        self.order = torch.zeros(self.steps, settings.batch, dtype=torch.int64, device=device)
+        self.order = torch.zeros(self.steps, settings.batch // processes.count, dtype=torch.int64, device=device)
         self.rates = torch.zeros(self.steps, len(optimiser.groups), device=device)
         self.shares = torch.ones(self.steps, device=device)
         self.blends = torch.zeros(self.steps, device=device)
         self.average = {} if settings.average_from is None else {n: t.clone() for n, t in self._averaged().items()}
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        # Running statistics of BatchNorm, which each process takes of its own part.
+        norms = [m for m in task.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        running = [statistic for norm in norms for statistic in (norm.running_mean, norm.running_var)]
+        self.averages = [statistic for statistic in running if statistic is not None]
         self.sums = torch.zeros(len(self.names), device=device)
         self.diverged = torch.zeros((), device=device)  # 1 after a loss that is not finite: no update from then on
 
@@ -61,7 +74,8 @@ class Step:
         shares: of eps, the radius of interval bounds at each step, by default all of it; blends: how far each step
         moves the average to its weights, by default not at all.
         """
-        self.order.copy_(permutation[: self.order.numel()].view_as(self.order))
+        self.taken = permutation[: self.steps * self.settings.batch].to(self.order.device)
+        self.order.copy_(self.taken.view(self.steps, self.settings.batch)[:, self.part])
         self.rates.copy_(self.optimiser.rates(factors))
         self.shares.copy_(torch.tensor(shares or [1.0] * self.steps))
         self.blends.copy_(torch.tensor(blends or [0.0] * self.steps))
@@ -74,16 +88,24 @@ class Step:
             terms, logits = self._terms(batch)
             loss = terms["objective"] + sum(weight * terms[name] for name, weight in self.weights.items())
             gradients = torch.autograd.grad(loss, self.optimiser.parameters, materialize_grads=True)
-        loss = loss.detach()
-        torch.maximum(self.diverged, 1 - torch.isfinite(loss).float(), out=self.diverged)
-        gradients = clipped(gradients, self.settings.clip)
-        self.optimiser.step(gradients, self.rates.index_select(0, self.position).squeeze(0), self.diverged)
-        apply_masks(self.task.model, self.keep)
-        self._blend()
         accuracy = (logits.detach().argmax(1) == batch.y).float().mean()
         parts = [terms[name].detach().float() for name in ("objective", *self.weights)]
-        self.sums.add_(torch.stack([loss.float(), *parts, accuracy]))
+        own = [loss.detach().float(), *parts, accuracy]
+        *shared, measured = self.processes.mean([*gradients, torch.stack(own)])
+        loss = measured[0]
+        torch.maximum(self.diverged, 1 - torch.isfinite(loss).float(), out=self.diverged)
+        gradients = clipped(tuple(shared), self.settings.clip)
+        self.optimiser.step(gradients, self.rates.index_select(0, self.position).squeeze(0), self.diverged)
+        apply_masks(self.task.model, self.keep)
+        self.processes.average_(self.averages)
+        self._blend()
+        self.sums.add_(measured)
         self.position.add_(1)
+
+    def end_epoch(self) -> None:
+        """What the objective remembers of an image is known to all processes, whoever trains on it next."""
+        for memory in self.task.memory.values():
+            self.processes.gather_rows_(memory, self.order.flatten(), self.taken)
 
     def means(self) -> dict[str, float]:
         """The epoch's mean of each part of the loss, and of the accuracy on the images trained on. Waits."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lipgraft.attacks.ascent import Loss, input_gradient
 from lipgraft.attacks.methods import cross_entropy
+from lipgraft.draws import for_batch
 from lipgraft.settings import setting
 from lipgraft.training.tangent import value_and_tangent
 from lipgraft.training.task import Batch, StepSettings, Task, check
@@ -56,7 +57,11 @@ def use_tangent(task: Task) -> bool:
 
 def uniform_noise(task: Task, x: Tensor) -> Tensor:
     """U(-eps, eps) per pixel."""
-    noise = torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=task.generator)
+
+    def draw(rows: int) -> Tensor:
+        return torch.rand((rows, *x.shape[1:]), dtype=x.dtype, device=x.device, generator=task.generator)
+
+    noise = for_batch(draw, len(x), task.generator)
     return task.settings.eps * (2 * noise - 1)
 
 

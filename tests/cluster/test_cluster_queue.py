@@ -1,0 +1,48 @@
+"""Which images are handed out next."""
+
+from __future__ import annotations
+
+import pytest
+
+from lipgraft.cluster import Queue
+from lipgraft.cluster.queue import DEATHS
+
+
+@pytest.mark.parametrize(("count", "workers", "most"), [(0, 1, 1), (1, 4, 32), (100, 2, 32), (1000, 3, 256), (7, 9, 1)])
+def test_every_image_is_handed_out_once_in_chunks_that_never_grow(count: int, workers: int, most: int) -> None:
+    queue, chunks = Queue(range(count), workers, most), list[list[int]]()
+    while len(queue):
+        chunks.append(queue.take())
+    assert [image for chunk in chunks for image in chunk] == list(range(count))
+    sizes = [len(chunk) for chunk in chunks]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(1 <= size <= most for size in sizes)
+
+
+def test_chunks_of_quick_images_are_no_smaller_than_what_is_worth_a_message() -> None:
+    queue = Queue(range(100), 4, 32)
+    assert len(queue.take()) == 7
+    queue.took(7, 0.35)  # a twentieth of a second each
+    assert [len(queue.take()) for _ in range(10)] == [10] * 9 + [3]
+    slow = Queue(range(100), 4, 32)
+    slow.took(7, 70.0)
+    assert len(slow.take()) == 7
+
+
+def test_a_dead_workers_images_come_back_first_and_one_at_a_time() -> None:
+    queue = Queue(range(100), 2, 32)
+    chunk = queue.take()
+    assert len(chunk) > 2
+    assert queue.died(chunk[1:]) == []
+    assert [queue.take() for _ in chunk[1:]] == [[image] for image in chunk[1:]]
+    assert queue.take()[0] == chunk[-1] + 1
+
+
+def test_an_image_is_given_up_when_too_many_workers_died_of_it() -> None:
+    queue = Queue([5], 1, 32)
+    for _ in range(DEATHS - 1):
+        assert queue.take() == [5]
+        assert queue.died([5]) == []
+    assert queue.take() == [5]
+    assert queue.died([5]) == [5]
+    assert len(queue) == 0
