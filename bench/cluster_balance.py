@@ -2,8 +2,8 @@
 
     python bench/cluster_balance.py runs/mine/results.sqlite --images 10000 --timeout 300
 
-The chunks are those of `lipgraft.cluster.Queue`, as `lipgraft verify --cluster` hands them out. Images are drawn from the
-file at random. One that ended for time is taken to use all of --timeout; all others take the seconds that are recorded.
+The chunks are those of `lipgraft.cluster.Queue`, as `lipgraft verify --cluster` hands them out. Images are drawn from
+the file at random. One that ended for time is taken to use all of --timeout; all others take their recorded seconds.
 """
 
 from __future__ import annotations
@@ -59,13 +59,11 @@ def main() -> None:
     times = [args.timeout if draw.random() < share else draw.choice(decided) for _ in range(args.images)]
     work = sum(times)
     stuck = sum(time >= args.timeout for time in times)
-    print(
-        f"{len(rows)} rows; decided ones take {sum(decided) / len(decided):.4f} s on average, at most {max(decided):.2f}"
-    )
+    mean = sum(decided) / len(decided)
+    print(f"{len(rows)} rows; {len(decided)} decided ones take {mean:.4f} s on average, at most {max(decided):.2f}")
     print(f"{args.images} images, {stuck} of them for {args.timeout:g} s: {work / 3600:.2f} hours of work")
-    print(
-        "\n| workers | hours at best | dealt out | of the best | equal shares | of the best |\n|--:|--:|--:|--:|--:|--:|"
-    )
+    print("\n| workers | hours at best | dealt out | of the best | equal shares | of the best |")
+    print("|--:|--:|--:|--:|--:|--:|")
     everything = range(args.images)
     kinds: list[Callable[[int], Queue]] = [
         lambda n: Queue(everything, n, GROUP),

@@ -27,7 +27,7 @@ from lipgraft.cluster.queue import DEATHS
 from lipgraft.runs import RESULTS, Row, StoreError, read_results
 from lipgraft.verification import AttackSettings, VerifySettings, verify
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install lipgraft[cluster]")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 pytestmark = pytest.mark.xdist_group("ray")
 
 SETTINGS = VerifySettings(attack=AttackSettings(steps=5, restarts=1), images=4)
@@ -198,7 +198,7 @@ def test_without_the_extra_the_option_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(command(checkpoint, "--out", str(tmp_path / "run"), "--cluster", "local")) == 1
-    assert "--cluster needs the ray package: pip install lipgraft[cluster]." in failure(capsys)
+    assert "--cluster needs the ray package: pip install ray." in failure(capsys)
 
 
 class OnlyHere(nn.Sequential):

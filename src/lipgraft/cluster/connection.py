@@ -23,11 +23,11 @@ class ClusterError(LipgraftError):
 
 
 def need_ray() -> Any:
-    """Ray, from the packages that `pip install lipgraft[cluster]` brings."""
+    """Ray, from the packages that `pip install ray` brings."""
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ClusterError("--cluster needs the ray package: pip install lipgraft[cluster].") from None
+        raise ClusterError("--cluster needs the ray package: pip install ray.") from None
 
 
 @contextmanager
