@@ -97,6 +97,18 @@ def test_a_graft_is_written_as_onnx_where_its_name_says_so(folder: Path) -> None
     torch.testing.assert_close(lg.load("g.onnx")(x), lg.load("g.safetensors")(x), rtol=1e-4, atol=1e-5)
 
 
+def test_what_scoring_will_cost_is_told_before_it_is_paid(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["graft", "flat.onnx", "--data", "mine.npz", "--eps", "0.02", "--count", "20", "--device", "cpu", "--show"]
+    run(*line)
+    assert "scoring neurons on" not in capsys.readouterr().err  # a second is not worth a word
+    monkeypatch.setattr("lipgraft.cli.graft.DEAR", 0.0)
+    run(*line)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("scoring neurons on 20 images: about 1 second on this CPU, or less")
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [

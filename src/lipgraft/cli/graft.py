@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +29,7 @@ from lipgraft.cli.common import (
 )
 from lipgraft.errors import SettingsError
 from lipgraft.files import check_file
-from lipgraft.progress import bar
+from lipgraft.progress import DEAR, bar, duration
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +94,7 @@ def graft(
     dataset = datasets.load(data, root=data_root)
     where = resolve_device(device)
     model = _load(checkpoint, dataset, where)
+    _tell_cost(model, dataset, eps, bounds, count, where)
     with bar("scoring neurons", place=place_of(where), hint="--count takes fewer images") as progress:
         plan = grafting.plan(
             model,
@@ -129,6 +132,24 @@ def graft(
     )
     if overlap is not None:
         say(f"overlap with {compare}: {overlap.share:.1%} of these neurons, Jaccard {overlap.jaccard:.3f}")
+
+
+def _tell_cost(model: Any, data: Dataset, eps: float, bounds: str, count: int | None, device: torch.device) -> None:
+    """Say on a CPU how long scoring will take, from what two images take: the first batch alone may take minutes."""
+    if device.type != "cpu":
+        return
+    from lipgraft import grafting
+
+    images = count or grafting.calibration_size(getattr(getattr(model, "spec", None), "name", ""), data.name)
+    x, _ = grafting.calibration_set(data, min(3, len(data.x_train)))
+    ends = [time.perf_counter()]
+    for some in (x[:1], x):  # the difference, since every call has work beside its images
+        grafting.score(model, some, eps, bounds)
+        ends.append(time.perf_counter())
+    seconds = max(0.0, (ends[2] - ends[1]) - (ends[1] - ends[0])) / max(1, len(x) - 1) * images
+    if seconds >= DEAR:
+        text = f"scoring neurons on {images:,} images: about {duration(seconds)} on {place_of(device)}, or less"
+        print(f"{text} (--count takes fewer images)", file=sys.stderr, flush=True)
 
 
 def _load(checkpoint: Path, data: Dataset, device: torch.device) -> Any:
