@@ -24,7 +24,9 @@ from lipgraft.errors import SettingsError
 from lipgraft.training.processes import Processes
 
 TOLERANCE = 1e-3
-"""Of weights up to about 1, and of losses up to about 2: the mean of two halves of a batch is rounded otherwise than the mean of the whole."""
+"""Of weights up to about 1 and losses up to about 2: the mean of two halves of a batch is rounded otherwise than the
+mean of the whole.
+"""
 
 
 def epochs_done(run: Path) -> int:
