@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from lipgraft import yaml_text
@@ -176,7 +176,8 @@ def _finite(value: Any) -> Any:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A table for people; numbers should come as text, with the digits that are to be shown."""
-    table = Table(*columns, title=None if title is None else Text(printable(title)))
+    heads = [Column(name, overflow="fold") for name in columns]  # a narrow terminal breaks a cell, and cuts off nothing
+    table = Table(*heads, title=None if title is None else Text(printable(title)))
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console().print(table)
