@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import certified_formulas
 from lipgraft.models import Normalise, fold_batchnorm
+from lipgraft.network import Scale, evaluate
 from lipgraft.training import OBJECTIVES, REGULARISERS
 from lipgraft.training.intervals import box_balls, clean_logits, graph_of
 from lipgraft.training.objectives.certified import interval_margins
@@ -116,6 +118,51 @@ def test_the_clean_pass_is_that_of_pytorch_with_its_gradient_and_its_running_sta
     got = torch.autograd.grad(loss, list(model.parameters()))
     for one, wanted in zip(got, torch.autograd.grad(expected, list(twin.parameters())), strict=True):
         torch.testing.assert_close(one, wanted, atol=1e-5, rtol=1e-4)
+
+
+class Branching(nn.Module):
+    """A convolution that its BatchNorm and another layer read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.relu, *rest = with_batchnorm()
+        self.rest = nn.Sequential(*rest)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv(x)
+        out: Tensor = self.rest(self.relu(self.norm(z)) + self.relu(z))
+        return out
+
+
+@pytest.mark.parametrize(("make", "scales"), [(with_batchnorm, 1), (Branching, 2)])
+def test_a_convolution_takes_its_batchnorm_over_and_other_points_have_the_clean_batchs_statistics_and_gradients(
+    make: Callable[[], nn.Module], scales: int
+) -> None:
+    model, batch = make().train(), batch_of()
+    twin = copy.deepcopy(model)
+    points = batch.x + 0.1 * torch.randn(batch.x.shape, generator=torch.Generator().manual_seed(7))
+    graph = graph_of(task_of(model, replace(SETTINGS, objective="ibp", slope=0.0, rs=0.0)), batch)
+    assert sum(isinstance(node, Scale) for node in graph.nodes) == scales
+    got = evaluate(graph, points)[graph.output]
+    stacked = torch.cat([batch.x, points])
+    for layer in twin.modules():
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            layer.forward = partial(normalised_by_the_first, layer, len(batch.x))  # type: ignore[method-assign]
+    expected = twin(stacked)[len(batch.x) :]
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+    weights = torch.randn(got.shape, generator=torch.Generator().manual_seed(8))
+    ours = torch.autograd.grad((got * weights).sum(), list(model.parameters()))
+    for one, wanted in zip(ours, torch.autograd.grad((expected * weights).sum(), list(twin.parameters())), strict=True):
+        torch.testing.assert_close(one, wanted, atol=1e-4, rtol=1e-3)
+
+
+def normalised_by_the_first(layer: nn.BatchNorm2d, count: int, z: Tensor) -> Tensor:
+    """BatchNorm of all rows by the mean and variance of the first ones."""
+    axes = [0, *range(2, z.ndim)]
+    per_channel = (-1, *[1] * (z.ndim - 2))
+    var, mean = torch.var_mean(z[:count], axes, correction=0)
+    scale, shift = (t.reshape(per_channel) for t in (layer.weight, layer.bias))
+    return (z - mean.reshape(per_channel)) / torch.sqrt(var + layer.eps).reshape(per_channel) * scale + shift
 
 
 # The regulariser of the warm-up

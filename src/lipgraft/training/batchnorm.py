@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.network.build import trace
-from lipgraft.network.graph import Conv, Linear, Network, Scale
+from lipgraft.network.graph import Conv, Linear, Network, Node, Scale
 from lipgraft.network.lowering.naming import call_names
 from lipgraft.network.tracing import trace_fx
 
@@ -48,16 +48,35 @@ class Normalised:
         return Normalised(network, layers) if every == set(layers.values()) else None
 
     def at(self, x: Tensor) -> tuple[Network, Tensor]:
-        """The network by the statistics of the clean batch x, and its logits there; running statistics follow."""
-        nodes = list(self.network.nodes)
+        """The network by the statistics of the clean batch x, and its logits there; running statistics follow.
+
+        Behind a convolution a BatchNorm becomes part of its kernel, which is small: no other pass of the step then has
+        to scale and shift all neurons. The weights of a linear layer are more than its neurons, so there it stays.
+        """
         values: list[Tensor] = []
-        for i, node in enumerate(nodes):
+        nodes: list[Node] = []
+        place: list[int] = []  # among `nodes`, of each node of the graph
+        for i, node in enumerate(self.network.nodes):
             inputs = [values[k] for k in node.inputs]
             if i in self.layers:
                 assert isinstance(node, Scale)
-                nodes[i] = node = _by_batch(node, self.layers[i], inputs[0])
+                node = _by_batch(node, self.layers[i], inputs[0])
             values.append(node.forward(*inputs) if inputs else x)
-        return Network(tuple(nodes), self.network.output), values[self.network.output]
+            place.append(self._put(i, replace(node, inputs=tuple(place[k] for k in node.inputs)), nodes))
+        return Network(tuple(nodes), place[self.network.output]), values[self.network.output]
+
+    def _put(self, i: int, node: Node, nodes: list[Node]) -> int:
+        """Append the graph's node i, or make it part of the convolution that nobody else reads; its place."""
+        if i in self.layers and isinstance(node, Scale):
+            (before,), reads = node.inputs, self.network.consumers()[self.network.nodes[i].inputs[0]]
+            conv = nodes[before]
+            if isinstance(conv, Conv) and len(reads) == 1:
+                folded = conv.scaled(node.scale.flatten(), node.shift.flatten())
+                if folded is not None:
+                    nodes[before] = folded
+                    return before
+        nodes.append(node)
+        return len(nodes) - 1
 
 
 def _by_batch(node: Scale, layer: BatchNorm, z: Tensor) -> Scale:
