@@ -78,7 +78,7 @@ def balls_of(network: Network, ball: Ball, shrink: float = 1.0) -> list[Ball]:
     balls: list[Ball] = []
     for node in network.nodes:
         inputs = [balls[k] for k in node.inputs]
-        balls.append(_step(node, inputs, shrink) if inputs else ball)
+        balls.append(ball_step(node, inputs, shrink) if inputs else ball)
     return balls
 
 
@@ -101,8 +101,8 @@ def margin_bounds(network: Network, balls: list[Ball], y: Tensor) -> Tensor:
     return logits.gather(1, own) - logits - spread
 
 
-def _step(node: Node, inputs: list[Ball], shrink: float) -> Ball:
-    """The ball of one node from those of its inputs."""
+def ball_step(node: Node, inputs: list[Ball], shrink: float = 1.0) -> Ball:
+    """The ball of one node from those of its inputs. shrink: see `balls_of`."""
     if isinstance(node, Activation):
         return _activation(node, *inputs[0], shrink)
     assert isinstance(node, Affine)
