@@ -172,7 +172,13 @@ class Branching(nn.Module):
         return out
 
 
-@pytest.mark.parametrize(("make", "scales"), [(with_batchnorm, 1), (Branching, 2)])
+def without_parameters() -> nn.Module:
+    model = with_batchnorm()
+    model[1], model[5] = nn.BatchNorm2d(4, affine=False), nn.BatchNorm1d(8, affine=False)
+    return model
+
+
+@pytest.mark.parametrize(("make", "scales"), [(with_batchnorm, 1), (without_parameters, 1), (Branching, 2)])
 def test_a_convolution_takes_its_batchnorm_over_and_other_points_have_the_clean_batchs_statistics_and_gradients(
     make: Callable[[], nn.Module], scales: int
 ) -> None:
@@ -199,8 +205,8 @@ def normalised_by_the_first(layer: nn.BatchNorm2d, count: int, z: Tensor) -> Ten
     axes = [0, *range(2, z.ndim)]
     per_channel = (-1, *[1] * (z.ndim - 2))
     var, mean = torch.var_mean(z[:count], axes, correction=0)
-    scale, shift = (t.reshape(per_channel) for t in (layer.weight, layer.bias))
-    return (z - mean.reshape(per_channel)) / torch.sqrt(var + layer.eps).reshape(per_channel) * scale + shift
+    out = (z - mean.reshape(per_channel)) / torch.sqrt(var + layer.eps).reshape(per_channel)
+    return out * layer.weight.reshape(per_channel) + layer.bias.reshape(per_channel) if layer.affine else out
 
 
 # The regulariser of the warm-up
