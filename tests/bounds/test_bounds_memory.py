@@ -191,3 +191,22 @@ def test_the_engine_recovers_when_the_device_says_no(
     assert refused
     torch.testing.assert_close(got.lower, expected.lower, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(got.layers, expected.layers, rtol=1e-9, atol=1e-9)
+
+
+def test_an_image_on_its_own_is_bounded_where_it_needs_it_whatever_its_neighbours_need(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = classifier("digits-cnn", "relu")
+    box = random_box(network.input_shape, 3, generator, torch.tensor([0.001, 0.005, 0.02]))
+    inner, rows = layer.neuron_bounds, []
+
+    def counted(network: Network, path: object, relaxed: object, index: Tensor, signs: Tensor) -> Tensor:
+        rows.append((len(index), bool((signs != 0).all())))
+        return inner(network, path, relaxed, index, signs)
+
+    monkeypatch.setattr(layer, "neuron_bounds", counted)
+    monkeypatch.setattr(memory_room, "CPU_BUDGET", 2**19)
+    bound(network, box, "crown")
+    alone = [real for boxes, real in rows if boxes == 1]
+    assert len(alone) > 3
+    assert all(alone)

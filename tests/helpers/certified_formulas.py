@@ -77,6 +77,36 @@ def ibp_margins(model: nn.Sequential, centre: Tensor, radius: Tensor, y: Tensor,
     return low + (b[y][:, None] - b)
 
 
+def folded_margins(model: nn.Sequential, centre: Tensor, radius: Tensor, y: Tensor, shrink: float = 1.0) -> Tensor:
+    """(B, n): the same with the lines between two layers composed with them; all but the first layer are vectors."""
+    maps, activations = segments(model, tuple(centre.shape[1:]))
+    middles, radii, bends = [centre.flatten(1)], [radius.flatten(1)], []
+
+    def spread(rows: Tensor) -> Tensor:
+        """rows: (R, n), of what the last activation so far returns -> (B, R)."""
+        total = torch.zeros(())
+        for (w, _), (mask, gamma), r in reversed(list(zip(maps, bends, radii[1:], strict=False))):
+            total = total + r @ (rows * ~mask).abs().T
+            rows = (rows * mask * gamma) @ w
+        return total + radii[0] @ rows.abs().T
+
+    for (w, b), activation in zip(maps, activations, strict=False):
+        c, r = middles[-1] @ w.T + b, spread(w)
+        factor = torch.where(c.abs() < r, shrink, 1.0)
+        low, high = (c - r).relu() * factor, (c + r).relu() * factor
+        middle, width, mask, gamma = (high + low) / 2, (high - low) / 2, torch.zeros(len(w), dtype=torch.bool), b * 0
+        if isinstance(activation, GraftedActivation):
+            mask, gamma, omega = (t.flatten() for t in (activation.mask, activation.gamma, activation.omega))
+            middle, width = torch.where(mask, gamma * c + omega, middle), torch.where(mask, gamma.abs() * r, width)
+        middles.append(middle)
+        radii.append(width)
+        bends.append((mask, gamma))
+    w, b = maps[-1]
+    logits = middles[-1] @ w.T + b
+    apart = torch.stack([spread(w[label] - w)[i] for i, label in enumerate(y)])
+    return logits[torch.arange(len(y)), y][:, None] - logits - apart
+
+
 def crown_margins(model: nn.Sequential, centre: Tensor, radius: Tensor, y: Tensor) -> Tensor:
     """(B, n): the rows of the margins taken back to the input through the lines of each activation."""
     maps, activations, intervals = pre_activations(model, centre, radius)
@@ -121,15 +151,16 @@ def loss(name: str, model: nn.Sequential, batch: Batch, settings: TrainSettings,
     """The value of a certified objective."""
     y, a = batch.y, settings.ibp_share
     centre, radius = box(batch, settings.eps)
+    bounds = folded_margins if settings.fold_lines else ibp_margins
 
     def verified(margins: Tensor) -> Tensor:
         """log sum_j exp(m_y - m_j), which is the cross-entropy of -m as m_y = 0."""
         return torch.logsumexp(-margins, 1).mean()
 
     if name == "ibp":
-        value = verified(ibp_margins(model, centre, radius, y))
+        value = verified(bounds(model, centre, radius, y))
     elif name == "crown-ibp":
-        low, high = ibp_margins(model, centre, radius, y), crown_margins(model, centre, radius, y)
+        low, high = bounds(model, centre, radius, y), crown_margins(model, centre, radius, y)
         value = verified(batch.share * low + (1 - batch.share) * high)
     elif name == "sabr":
         reach = settings.attack_reach * settings.eps * batch.share
@@ -137,9 +168,9 @@ def loss(name: str, model: nn.Sequential, batch: Batch, settings: TrainSettings,
         radius = settings.small_box * (upper - lower) / 2
         x = attacked(model, batch, settings, seed)
         centre = torch.max(torch.min(x, upper - radius), lower + radius)
-        value = verified(ibp_margins(model, centre, radius, y, settings.relu_shrink))
+        value = verified(bounds(model, centre, radius, y, settings.relu_shrink))
     else:
-        logits, margins = model(attacked(model, batch, settings, seed)), ibp_margins(model, centre, radius, y)
+        logits, margins = model(attacked(model, batch, settings, seed)), bounds(model, centre, radius, y)
         under_attack, bounded = F.cross_entropy(logits, y), verified(margins)
         if name == "mtl-ibp":
             value = (1 - a) * under_attack + a * bounded

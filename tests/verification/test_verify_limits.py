@@ -90,17 +90,26 @@ def test_the_time_of_the_attack_is_charged_to_the_images_that_took_it(generator:
     assert broken.seconds < 0.2
 
 
-@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.ReLU])
-def test_optimised_lines_look_at_the_clock(activation: type[nn.Module], generator: torch.Generator) -> None:
+@pytest.mark.parametrize(
+    ("activation", "eps", "iterations"),
+    [
+        pytest.param(nn.Sigmoid, 3.0, 10**6, id="margins of a smooth network"),
+        pytest.param(nn.ReLU, 0.2, 10**6, id="margins"),
+        pytest.param(nn.ReLU, 0.2, 1, id="hidden neurons"),
+    ],
+)
+def test_optimised_lines_look_at_the_clock(
+    activation: type[nn.Module], eps: float, iterations: int, generator: torch.Generator
+) -> None:
     model = network(generator, activation=activation)
     x, y = inputs(model, 8, generator)
     settings = VerifySettings(
         limits=Limits(total_seconds=1.0),
         attack=AttackSettings(restarts=0, search_every=0),
-        optimise=OptimiseSettings(iterations=10**6, refine_iterations=10**6),
+        optimise=OptimiseSettings(iterations=iterations, refine_iterations=10**6),
     )
     began = time.perf_counter()
-    verdicts = verify(model, x, y, 3.0, low=None, high=None, settings=settings)
+    verdicts = verify(model, x, y, eps, low=None, high=None, settings=settings)
     assert time.perf_counter() - began < GENEROUS
     assert any(v.reason == "timeout" for v in verdicts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from lipgraft.bounds import AlphaSettings, bound
 from lipgraft.bounds.alpha_crown import LowerBound, optimise
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import at_input
+from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import in_halves
 from lipgraft.bounds.refine import refine
@@ -19,8 +21,8 @@ from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models.layers import Normalise
-from lipgraft.network import Activation, evaluate, trace
-from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings
+from lipgraft.network import Activation, Network, evaluate, trace
+from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings, verify
 from lipgraft.verification.branch_and_bound.branching import branching_named
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.leaves import solve_leaf
@@ -29,6 +31,7 @@ from lipgraft.verification.branch_and_bound.search import worst_rows
 from lipgraft.verification.branch_and_bound.step import Step
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import _alike_values
+from lipgraft.verification.stages import alpha_crown as alpha_stage
 
 CLASSES = 3
 
@@ -365,3 +368,24 @@ def test_graphs_with_other_numbers_are_not_alike_even_beside_nan() -> None:
     assert _alike_values(one, one.clone())
     assert not _alike_values(one, other)
     assert not _alike_values(one, torch.tensor([0.0, 1.0]))
+
+
+def test_hidden_neurons_are_optimised_for_images_alone_that_optimised_margins_leave_open(
+    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    model = Tiny(generator)
+    x = torch.rand(40, 2, 4, 4, generator=generator)
+    y = model(x).argmax(1)
+    settings = VerifySettings().changed(attack={"restarts": 0}, limits={"max_subproblems": 0})
+    plain = verify(model, x, y, 0.08, settings=settings.changed(optimise={"refine": "none"}))
+    refined: list[int] = []
+
+    def counted(network: Network, intervals: list[Interval], *rest: Any) -> list[Interval]:
+        refined.append(len(intervals[0][0]))
+        return refine(network, intervals, *rest)
+
+    monkeypatch.setattr(alpha_stage, "refine", counted)
+    verify(model, x, y, 0.08, settings=settings)
+    methods = [(verdict.method, verdict.status) for verdict in plain]
+    assert ("alpha-crown", "verified") in methods
+    assert 0 < sum(refined) == sum(method == "bab" for method, _ in methods)

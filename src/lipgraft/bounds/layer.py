@@ -88,9 +88,11 @@ class Layer:
         """The interval cut with the bounds of these neurons: index (B, S), signs (B, G, S), 0 for none at all."""
         shape = interval[0].shape
         lb, ub = (end.flatten(1).clone() for end in interval)
+        counts = (signs != 0).any(1).sum(1).tolist()  # real rows stand before fillers
 
         def work(problems: slice, rows: slice) -> None:
-            if self.late():
+            rows = slice(rows.start, min(rows.stop, max(counts[problems])))
+            if self.late() or rows.start >= rows.stop:
                 return
             here, sign = index[problems, rows], signs[problems, :, rows]
             bound = bounds(problems, here, sign)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds import bound
+from lipgraft.bounds import METHODS, Bounds, bound
 from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.box import Box
 from lipgraft.data import Dataset, images
-from lipgraft.network import evaluated, trace
+from lipgraft.network import Network, evaluated, trace
 from lipgraft.progress import bar
 from lipgraft.runs.recipe import AttackSettings, LipschitzRecipe
 from lipgraft.sensitivity import lipschitz
@@ -38,33 +38,59 @@ def unstable_shares(model: nn.Module, x: Tensor, eps: float) -> list[dict[str, A
     x: (B, C, H, W) in [0, 1]. Grafted neurons are never unstable, and count among all neurons.
     """
     network = trace(model, tuple(x.shape[1:]))
-    nodes = [node for _, node in network.activations() if not node.auxiliary]
-    counts = {node.name: 0 for node in nodes}
+    counted = _Unstable(network)
     for part in torch.split(x, BATCH) if len(x) else ():
-        layers = bound(network, Box.linf(part, eps)).layers
-        for node in nodes:
-            counts[node.name] += int(unstable(node, *layers[node.name]).sum())
-    rows = []
-    for node in nodes:
-        neurons = int(torch.Size(node.shape).numel())
-        grafted = 0 if node.graft is None else int(node.graft.mask.sum())
-        share = counts[node.name] / (neurons * len(x)) if len(x) else float("nan")
-        rows.append({"name": node.name, "neurons": neurons, "grafted": grafted, "unr": share})
-    return rows
+        counted.add(bound(network, Box.linf(part, eps)))
+    return counted.shares()
 
 
-def margins(model: nn.Module, x: Tensor, y: Tensor, eps: float, method: str) -> list[float]:
-    """For each correctly classified image, the certified lower bound of (true logit - best other logit)."""
-    right = correct(model, x, y)
-    parts = torch.split(right, BATCH) if len(right) else ()
-    return [value for part in parts for value in _margin(model, x[part], y[part], eps, method).tolist()]
-
-
-def _margin(model: nn.Module, x: Tensor, y: Tensor, eps: float, method: str) -> Tensor:
-    """(B,)"""
+def shares_and_margins(
+    model: nn.Module, x: Tensor, y: Tensor, eps: float, method: str, reached: Tensor
+) -> tuple[list[dict[str, Any]], list[float]]:
+    """The unstable shares of the images `reached`, (B,) boolean, and the margins of those classified correctly: for
+    each the certified lower bound of (true logit - best other logit). CROWN bounds an image once for both.
+    """
     network = trace(model, tuple(x.shape[1:]))
-    _, rows = other_classes(y, network.output_shape[0], x.dtype)
-    return bound(network, Box.linf(x, eps), method=method, C=rows).lower.amin(1)
+    right = torch.zeros_like(reached)
+    right[correct(model, x, y)] = True
+    counted, margins = _Unstable(network), []
+    some = torch.nonzero(reached | right).flatten()
+    for part in torch.split(some, BATCH) if len(some) else ():
+        box, (_, rows) = Box.linf(x[part], eps), other_classes(y[part], network.output_shape[0], x.dtype)
+        found = bound(network, box, C=rows)
+        counted.add(found, reached[part])
+        low = found.lower
+        if method != "crown":
+            refined, _ = METHODS[method]
+            low = bound(network, box, method, rows, layers=found.layers if refined else None).lower
+        margins += low.amin(1)[right[part]].tolist()
+    return counted.shares(), margins
+
+
+class _Unstable:
+    """Counts unstable neurons by layer."""
+
+    def __init__(self, network: Network) -> None:
+        self.nodes = [node for _, node in network.activations() if not node.auxiliary]
+        self.counts, self.images = {node.name: 0 for node in self.nodes}, 0
+
+    def add(self, found: Bounds, wanted: Tensor | None = None) -> None:
+        """wanted: (B,) boolean, which of the boxes count; by default all."""
+        every = torch.ones(len(found.lower), dtype=torch.bool, device=found.lower.device)
+        chosen = every if wanted is None else wanted
+        self.images += int(chosen.sum())
+        for node in self.nodes:
+            loose = unstable(node, *found.layers[node.name]).flatten(1).sum(1)
+            self.counts[node.name] += int(loose[chosen].sum())
+
+    def shares(self) -> list[dict[str, Any]]:
+        rows = []
+        for node in self.nodes:
+            neurons = int(torch.Size(node.shape).numel())
+            grafted = 0 if node.graft is None else int(node.graft.mask.sum())
+            share = self.counts[node.name] / (neurons * self.images) if self.images else float("nan")
+            rows.append({"name": node.name, "neurons": neurons, "grafted": grafted, "unr": share})
+        return rows
 
 
 def lipschitz_constants(

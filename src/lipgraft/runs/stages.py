@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from lipgraft import models
@@ -69,13 +70,15 @@ def _bounds(shop: Workshop, model: ModelRecipe, network: nn.Module) -> dict[str,
     part = slice(recipe.certify.start, recipe.certify.start + recipe.certify.count)
     x, y = images(data.x_test[part]), data.y_test[part]
     rows = read_model(shop.run.store, model.name)
-    reached = x[[row.image - part.start for row in rows if row.verdict.reached_verifier]]
-    layers = measurements.unstable_shares(network, reached, recipe.eps)
+    reached = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    reached[[row.image - part.start for row in rows if row.verdict.reached_verifier]] = True
+    method = recipe.certify.margins
+    layers, margins = measurements.shares_and_margins(network, x, y, recipe.eps, method, reached)
     if model.graft is not None:
         start = models.load(shop.run.checkpoint(f"{model.name}-grafted"), shop.device)
-        before = measurements.unstable_shares(start, reached, recipe.eps)
+        before = measurements.unstable_shares(start, x[reached], recipe.eps)
         layers = [{**layer, "unr_grafted": old["unr"]} for layer, old in zip(layers, before, strict=True)]
-    return {"layers": layers, "margins": measurements.margins(network, x, y, recipe.eps, recipe.certify.margins)}
+    return {"layers": layers, "margins": margins}
 
 
 def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Path) -> Result:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lipgraft.activations import ReLU
+from lipgraft.bounds import fused
 from lipgraft.errors import SettingsError
 from lipgraft.network import evaluate
 from lipgraft.network.graph import Activation, Affine, Linear, Network, Node
@@ -77,7 +78,7 @@ def balls_of(network: Network, ball: Ball, shrink: float = 1.0) -> list[Ball]:
     balls: list[Ball] = []
     for node in network.nodes:
         inputs = [balls[k] for k in node.inputs]
-        balls.append(_step(node, inputs, shrink) if inputs else ball)
+        balls.append(ball_step(node, inputs, shrink) if inputs else ball)
     return balls
 
 
@@ -100,8 +101,8 @@ def margin_bounds(network: Network, balls: list[Ball], y: Tensor) -> Tensor:
     return logits.gather(1, own) - logits - spread
 
 
-def _step(node: Node, inputs: list[Ball], shrink: float) -> Ball:
-    """The ball of one node from those of its inputs."""
+def ball_step(node: Node, inputs: list[Ball], shrink: float = 1.0) -> Ball:
+    """The ball of one node from those of its inputs. shrink: see `balls_of`."""
     if isinstance(node, Activation):
         return _activation(node, *inputs[0], shrink)
     assert isinstance(node, Affine)
@@ -123,10 +124,19 @@ def _activation(node: Activation, c: Tensor, r: Tensor, shrink: float) -> Ball:
 
 
 class _Relu(torch.autograd.Function):
-    """[lb, ub] -> [relu(lb), relu(ub)]."""
+    """[lb, ub] -> [relu(lb), relu(ub)].
+
+    In plain PyTorch that reads and writes all neurons some twenty times, there and back; the kernels do it once. They
+    keep nothing but the result, which the next layer keeps anyway.
+    """
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, r: Tensor) -> Ball:
+        ctx.fused = fused.usable(c, r) and _alike_in_memory(c, r)
+        if ctx.fused:
+            ball = _in_one_kernel("relu_ball", c, r)
+            ctx.save_for_backward(*ball)
+            return ball
         low, high = (c - r).clamp_(min=0.0), (c + r).clamp_(min=0.0)
         ctx.save_for_backward(low, high)
         return (high + low).mul_(0.5), (high - low).mul_(0.5)
@@ -134,10 +144,38 @@ class _Relu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_c: Tensor, by_r: Tensor) -> Ball:
+        if ctx.fused:
+            c, r = ctx.saved_tensors
+            return _in_one_kernel("relu_ball_backward", c, r, _laid_out(by_c, c), _laid_out(by_r, c))
         low, high = ctx.saved_tensors
         gate = torch.ops.aten.threshold_backward
         by_low, by_high = gate(by_c - by_r, low, 0.0), gate(by_c + by_r, high, 0.0)
         return (by_high + by_low).mul_(0.5), (by_high - by_low).mul_(0.5)
+
+
+BLOCK = 1024
+"""Elements that one program of a kernel works on."""
+
+
+def _in_one_kernel(name: str, *inputs: Tensor) -> Ball:
+    """The kernel's two results, laid out like its inputs, which are all alike."""
+    from lipgraft.training import kernels  # needs Triton, which comes with PyTorch for GPUs only
+
+    out = torch.empty_like(inputs[0]), torch.empty_like(inputs[0])
+    size = inputs[0].numel()
+    if size:
+        getattr(kernels, name)[(-(-size // BLOCK),)](*inputs, *out, size, BLOCK=BLOCK)
+    return out
+
+
+def _alike_in_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether both fill their memory without gaps, in the same order, so that it can be read in step."""
+    dense = a.is_contiguous() or (a.ndim == 4 and a.is_contiguous(memory_format=torch.channels_last))
+    return dense and a.stride() == b.stride() and a.dtype == b.dtype
+
+
+def _laid_out(values: Tensor, like: Tensor) -> Tensor:
+    return values if _alike_in_memory(like, values) else torch.empty_like(like).copy_(values)
 
 
 class _Lines(torch.autograd.Function):

@@ -95,6 +95,7 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
 LATER = (
     *("init", "ramp_from", "ramp_epochs", "optimiser", "lr_drop", "average_from", "average_every", "crop"),
     *("clean_share", "attack_reach", "attack_restarts", "ibp_share", "small_box", "relu_shrink", "ibp_reg"),
+    "fold_lines",
 )
 """Settings that older versions did not have; their defaults are what those versions did."""
 

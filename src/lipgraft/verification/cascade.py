@@ -18,7 +18,7 @@ from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.search import BranchAndBound, Watch
 from lipgraft.verification.job import Job, finite_weights
 from lipgraft.verification.ledger import Decided, Outcome
-from lipgraft.verification.stages.alpha_crown import alpha_crown
+from lipgraft.verification.stages.alpha_crown import alpha_crown, passes
 from lipgraft.verification.stages.attack import attack
 from lipgraft.verification.stages.crown import OpenMargins, crown
 from lipgraft.verification.stages.predict import predict
@@ -64,8 +64,11 @@ def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
             crowned = _failsafe(job, crown, in_time.rest)
             yield from crowned.decided
             for margins in crowned.rest:
-                optimised = _failsafe(job, partial(_alpha_crown, margins), margins.images)
-                yield from optimised.decided
+                optimised, still_open = Outcome[OpenImages](), margins.images
+                for last in passes(job):
+                    optimised = _failsafe(job, partial(_alpha_crown, margins, last), still_open)
+                    yield from optimised.decided
+                    still_open = [image for part in optimised.rest for image in part.images.number.tolist()]
                 open_images += optimised.rest
     yield from _with_attacked(early, attacked)
     if open_images:
@@ -83,8 +86,8 @@ def _predictions(job: Job) -> Outcome[int]:
     return out
 
 
-def _alpha_crown(margins: OpenMargins, job: Job, images: list[int]) -> Outcome[OpenImages]:
-    return alpha_crown(job, margins.at([margins.images.index(image) for image in images]))
+def _alpha_crown(margins: OpenMargins, last: bool, job: Job, images: list[int]) -> Outcome[OpenImages]:
+    return alpha_crown(job, margins.at([margins.images.index(image) for image in images]), last=last)
 
 
 def _in_time(job: Job, images: list[int]) -> Outcome[int]:

@@ -13,10 +13,11 @@ from lipgraft.attacks.ascent import ascend, random_start
 from lipgraft.attacks.methods import cross_entropy, pgd_steps
 from lipgraft.network.graph import Network
 from lipgraft.settings import setting
+from lipgraft.training.folded import folded_margins
 from lipgraft.training.intervals import box_balls, clean_logits, exact_products, graph_of, margin_bounds
 from lipgraft.training.objectives.adversary import AttackSettings
 from lipgraft.training.tangent import value
-from lipgraft.training.task import Batch, Task, check, pixel_box
+from lipgraft.training.task import Ball, Batch, Task, check, pixel_box
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class CertifiedSettings(AttackSettings):
         1.0, "Radius of the attack in mtl-ibp, cc-ibp, exp-ibp and sabr, as a multiple of eps; it is raised as eps is."
     )
     attack_restarts: int = setting(1, "Random starts of that attack, the worst of which counts for each image.")
+    fold_lines: bool = setting(False, "Bound linear layers and margins through grafted neurons in one affine step.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,9 +45,16 @@ def verified_loss(margins: Tensor, y: Tensor) -> Tensor:
 
 def interval_margins(task: Task, batch: Batch) -> Tensor:
     """Lower bounds of f_y - f_j over the step's box, by interval arithmetic. (B, n)."""
-    balls = box_balls(task, batch)
+    return margins_of(task, batch, box_balls(task, batch))
+
+
+def margins_of(task: Task, batch: Batch, balls: list[Ball], shrink: float = 1.0) -> Tensor:
+    """Lower bounds of f_y - f_j from the balls of all nodes. (B, n). shrink: what these were computed with."""
+    network = graph_of(task, batch)
     with exact_products(task, batch.x.device):
-        return margin_bounds(graph_of(task, batch), balls, batch.y)
+        if task.own(CertifiedSettings).fold_lines:
+            return folded_margins(network, balls, batch.y, shrink)
+        return margin_bounds(network, balls, batch.y)
 
 
 def with_clean(task: Task, batch: Batch, loss: Tensor) -> Tensor:

@@ -8,8 +8,15 @@ from torch import Tensor
 
 from lipgraft.attacks.ascent import project
 from lipgraft.settings import setting
-from lipgraft.training.intervals import balls_of, exact_products, graph_of, margin_bounds
-from lipgraft.training.objectives.certified import CertifiedSettings, attacked, reach, verified_loss, with_clean
+from lipgraft.training.intervals import balls_of, exact_products, graph_of
+from lipgraft.training.objectives.certified import (
+    CertifiedSettings,
+    attacked,
+    margins_of,
+    reach,
+    verified_loss,
+    with_clean,
+)
 from lipgraft.training.task import Batch, Task, check, pixel_box
 
 
@@ -36,5 +43,5 @@ def sabr(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
     centre = project(attacked(task, batch, network), lower + radius, upper - radius)
     with exact_products(task, batch.x.device):
         batch.kept.bounded = balls_of(network, (centre, radius), settings.relu_shrink)
-        margins = margin_bounds(network, batch.kept.bounded, batch.y)
+    margins = margins_of(task, batch, batch.kept.bounded, settings.relu_shrink)
     return with_clean(task, batch, verified_loss(margins, batch.y)), -margins

@@ -50,7 +50,7 @@ class HiddenNeurons:
         # A certificate has no room for the trees of neurons.
         wanted = job.settings.branch.neuron_splits > 0 and job.ledger.drafts is None
         self.windows = _window_networks(job.network) if wanted else {}
-        self.proof = None if job.proof is None else _window_networks(job.proof)
+        self.proof = _window_networks(job.proof) if wanted and job.proof is not None else None
 
     def __bool__(self) -> bool:
         """Whether there is anything to improve."""

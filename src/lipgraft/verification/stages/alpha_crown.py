@@ -1,4 +1,4 @@
-"""alpha-CROWN: optimised lines for the margins that CROWN leaves open, after optimised bounds of hidden neurons."""
+"""alpha-CROWN: optimised lines for the margins that CROWN leaves open, then optimised bounds of hidden neurons."""
 
 from __future__ import annotations
 
@@ -20,35 +20,42 @@ from lipgraft.verification.ledger import Outcome
 from lipgraft.verification.stages.crown import OpenMargins
 
 
+def passes(job: Job) -> tuple[bool, ...]:
+    """How often `alpha_crown` is asked about an image that stays open, with which `last`.
+
+    Optimised bounds of hidden neurons cost many times what the margins do, so they are for images that need them.
+    """
+    settings = job.settings.optimise
+    refines = settings.refine != "none" and settings.refine_iterations > 0 and piecewise_linear(job.network)
+    return (False, True) if refines else (True,)
+
+
 @torch.no_grad()
-def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
+def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[OpenImages]:
     """Optimised lines for the margins that CROWN leaves open; what they leave open can be branched on.
 
+    last: after optimised bounds of hidden neurons; what is proved of an image that stays open counts. Otherwise it is
+    forgotten, and the image starts again from CROWN's margins. left: its margins are improved in place.
     Smooth activations as sigmoid have no kink to split at: for their networks this is the last stage.
     """
-    images, settings, margins = left.images, job.settings.optimise, left.margins
-    late, branches = job.limit(images), piecewise_linear(job.network)
+    images, margins, late = left.images, left.margins, job.limit(left.images)
+    branches = piecewise_linear(job.network)
     with job.ledger.share(images):
         index = job.index(images)
-        intervals = left.intervals
-        if branches:  # all subproblems of an image gain by tighter neurons
-            alpha = AlphaSettings(settings.refine_iterations, settings.lr, settings.decay)
-            drafts = job.ledger.drafts
-            keep = None if drafts is None else partial(drafts.improved, images)
-            sound = None
-            if job.proof is not None and left.rounding is not None:
-                sound = Sound(job.proof, left.rounding, left.errors, keep)
-            intervals = refine(job.network, intervals, settings.refine, alpha, job.settings.branch.batch, late, sound)
+        intervals = _refined(job, left, late) if branches and last else left.intervals
         shared = _shared(job, index, intervals, left)
         sub, broken = _margins(job, images, shared, left.target, margins, late)
     proved_margins = proved(margins)
+    done = proved_margins.all(1)
+    if job.ledger.drafts is not None:
+        job.ledger.drafts.add(shared, sub.at(proved(sub.bound) & (done[sub.image] | last)))
     out = Outcome[OpenImages]()
     rest: list[int] = []
-    for place, (image, done) in enumerate(zip(images, proved_margins.all(1).tolist(), strict=True)):
+    for place, (image, is_done) in enumerate(zip(images, done.tolist(), strict=True)):
         if place in broken:
             point, margin = broken[place]
             out.decided.append(job.ledger.verdict(image, "falsified", counterexample=point, margin=margin))
-        elif done:
+        elif is_done:
             out.decided.append(job.ledger.verdict(image, "verified"))
         elif not branches:
             out.decided.append(job.ledger.verdict(image, "unknown", reason="timeout" if late() else "gap"))
@@ -58,6 +65,18 @@ def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
         floor = torch.where(proved_margins, margins, torch.inf).amin(1)
         out.rest.append(OpenImages(shared, sub.at(~proved(sub.bound)), floor).at(job.index(rest)))
     return out
+
+
+def _refined(job: Job, left: OpenMargins, late: Late) -> list[Interval]:
+    """The intervals of all nodes with optimised bounds of hidden neurons: all subproblems of an image gain by them."""
+    settings, drafts = job.settings.optimise, job.ledger.drafts
+    alpha = AlphaSettings(settings.refine_iterations, settings.lr, settings.decay)
+    keep = None if drafts is None else partial(drafts.improved, left.images)
+    sound = None
+    if job.proof is not None and left.rounding is not None:
+        sound = Sound(job.proof, left.rounding, left.errors, keep)
+    most = job.settings.branch.batch
+    return refine(job.network, left.intervals, settings.refine, alpha, most, late, sound)
 
 
 def _shared(job: Job, index: Tensor, intervals: list[Interval], left: OpenMargins) -> Images:
@@ -111,8 +130,6 @@ def _margins(
             better = torch.nonzero(found.bound > bound).flatten()
             sure = torch.maximum(shared.proved_bounds(here.at(better), size), bound[better])
             bound = bound.index_copy(0, better, sure)
-            if job.ledger.drafts is not None:
-                job.ledger.drafts.add(shared, here.at(better[proved(sure)]))
             margins[where, row[some]] = bound
             point = shared.corner(where, found.rows)
             broken |= _confirmed(job, images, where, point, shared.margin_at(where, point))
