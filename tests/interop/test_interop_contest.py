@@ -75,7 +75,7 @@ def contest(folder: Path) -> tuple[Path, Path]:
 
 def test_answers_are_compared_with_what_the_others_agree_on(tmp_path: Path) -> None:
     folder, results = contest(tmp_path)
-    [row] = bench_vnncomp(find_benchmarks(folder), tmp_path / "out", published=read_published(results), limit=60.0)
+    [row] = bench_vnncomp(find_benchmarks(folder), tmp_path / "out", published=read_published(results), limits=(60.0,))
     assert [one["status"] for one in row["results"]] == ["sat", "unsat", "unsat", "sat"]
     assert [one["truth"] for one in row["results"]] == ["sat", "unsat", "sat", "disputed"]
     figures = {key: row[key] for key in ("instances", "here", "asked", "solved", "wrong", "disputed")}
@@ -129,12 +129,57 @@ def test_a_page_and_a_plot_are_made_of_the_records(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     text = page.read_text()
     assert "| sides | 5 | 4 | 4 | 1 |" in text
-    assert "alpha-beta-CROWN solved 4 of 4. nnenum solved 3 of 4." in text
+    assert (
+        "alpha-beta-CROWN solved 4 of 4 (lipgraft 4 of the same). nnenum solved 3 of 4 (lipgraft 4 of the same)."
+        in text
+    )
     assert str(tmp_path) not in text
     data = json.loads(record.read_text())
     assert scoreboard_page([data], "page.svg") == text
+    assert scoreboard_page([data, data], "page.svg").count("\n## ") == 1, "one section for each repository"
     assert page.with_suffix(".svg").read_text() == cactus([data])
     assert "alpha-beta-CROWN, 4" in cactus([data])
+
+
+def test_a_second_round_asks_only_what_is_open_and_what_others_decided_fastest_comes_first(tmp_path: Path) -> None:
+    folder, results = contest(tmp_path)
+    asked: list[tuple[str, float]] = []
+
+    def run(*limits: float) -> list[str]:
+        [row] = bench_vnncomp(
+            find_benchmarks(folder),
+            tmp_path / "out",
+            published=read_published(results),
+            limits=limits,
+            progress=lambda name, done, total, result: asked.append((result.vnnlib[7], result.timeout)),
+        )
+        return [one["status"] for one in row["results"]]
+
+    decided = ["sat", "unsat", "unsat", "sat"]
+    assert run(1e-9, 60.0) == decided
+    assert asked == [*((name, 1e-9) for name in "abcd"), *((name, 60.0) for name in "acdb")]
+    del asked[:]
+    assert run(1e-9, 60.0) == decided, "both rounds are known"
+    assert run(50.0) == decided, "nothing took longer than what it may take now"
+    assert asked == []
+
+
+def test_the_record_is_written_while_the_instances_are_decided(tmp_path: Path) -> None:
+    folder, _ = contest(tmp_path)
+    records: list[int] = []
+
+    def killed(name: str, done: int, total: int, result: InstanceResult) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench_vnncomp(
+            find_benchmarks(folder),
+            tmp_path / "out",
+            progress=killed,
+            record=lambda rows: records.append(rows[0]["asked"]),
+        )
+    assert records == [1]
 
 
 def test_unknown_benchmarks_and_folders_without_results_are_refused(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,6 +20,7 @@ from lipgraft.interop import Instance, InstanceResult, found_file, read_instance
 from lipgraft.verification import VerifySettings
 
 DECIDED = ("sat", "unsat")
+RECORDED = 1.0  # seconds between two records of a run under way
 
 
 @dataclass(frozen=True)
@@ -57,48 +59,88 @@ def _benchmark(name: str, table: Path) -> Benchmark:
     return Benchmark(name, table, instances, tuple(filter(is_here, instances)))
 
 
+@dataclass(eq=False)
+class _Asked:
+    """What is asked of one benchmark, in the table's order, and the newest answer to each."""
+
+    benchmark: Benchmark
+    instances: Sequence[Instance]
+    answers: dict[tuple[str, str], InstanceResult] = field(default_factory=dict)
+
+    def take(self, result: InstanceResult) -> None:
+        self.answers[result.onnx, result.vnnlib] = result
+
+    def results(self) -> list[InstanceResult]:
+        found = (self.answers.get((one.onnx, one.vnnlib)) for one in self.instances)
+        return [result for result in found if result is not None]
+
+    def open(self) -> list[Instance]:
+        decided = {key for key, result in self.answers.items() if result.status in DECIDED}
+        return [one for one in self.instances if (one.onnx, one.vnnlib) not in decided]
+
+    def seconds_of_others(self, one: Instance, published: Sequence[Published]) -> float:
+        """The least that another tool took; infinite if none decided it."""
+        asked = question(self.benchmark.name, one.onnx, one.vnnlib)
+        answers = (tool.answers.get(asked) for tool in published)
+        return min((answer.seconds for answer in answers if answer and answer.status), default=math.inf)
+
+
 def bench_vnncomp(
     benchmarks: Sequence[Benchmark],
     out: Path,
     *,
     published: Sequence[Published] = (),
-    limit: float = math.inf,
+    limits: Sequence[float] = (math.inf,),
     every: int = 1,
     total_seconds: float = math.inf,
     device: torch.device | str = "cpu",
     settings: VerifySettings | None = None,
     progress: Callable[[str, int, int, InstanceResult], None] | None = None,
+    record: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Decide every so many-th instance of each benchmark, for at most `limit` seconds, and compare.
+    """Decide every so many-th instance of each benchmark, and compare. One row per benchmark, with its instances in it.
 
-    out: a folder with the results of each benchmark; what it has already is not done again. total_seconds: for all of
-    them; each benchmark has an equal share of what is left, after which no instance of it is begun. One row per
-    benchmark, with its instances in it.
+    limits: the most seconds for an instance, one number per round. The first round asks every instance, in the table's
+    order; a later one those that are still open, the ones that others decided fastest first. out: a folder with the
+    results of each benchmark; what it has already is not done again. total_seconds: for all; in a round each benchmark
+    has an equal share of what is left, after which no instance of it is begun. record: called with the rows so far
+    after an instance, but not again within a second.
     """
     end = time.monotonic() + total_seconds
-    rows = []
-    for number, benchmark in enumerate(benchmarks):
-        now = time.monotonic()
-        until = now + (end - now) / (len(benchmarks) - number)
-        summary = verify_instances(
-            benchmark.table,
-            out=out / benchmark.name,
-            limit=limit,
-            every=every,
-            until=until,
-            device=device,
-            settings=settings,
-            progress=None if progress is None else _named(progress, benchmark.name),
-            wanted=frozenset(benchmark.here),
-        )
-        rows.append(scored(benchmark, summary.results, published, every))
-    return rows
+    runs = [_Asked(of, [one for one in of.instances[::every] if one in of.here]) for of in benchmarks]
+    recorded = -math.inf
 
+    def rows() -> list[dict[str, Any]]:
+        return [scored(run.benchmark, run.results(), published, every) for run in runs]
 
-def _named(
-    progress: Callable[[str, int, int, InstanceResult], None], name: str
-) -> Callable[[int, int, InstanceResult], None]:
-    return lambda done, total, result: progress(name, done, total, result)
+    def told(run: _Asked, done: int, total: int, result: InstanceResult) -> None:
+        nonlocal recorded
+        run.take(result)
+        if progress is not None:
+            progress(run.benchmark.name, done, total, result)
+        if record is not None and time.monotonic() > recorded + RECORDED:
+            record(rows())
+            recorded = time.monotonic()
+
+    for turn, limit in enumerate(limits):
+        for number, run in enumerate(runs):
+            now = time.monotonic()
+            wanted = run.open()
+            if turn:
+                wanted.sort(key=partial(run.seconds_of_others, published=published))
+            summary = verify_instances(
+                run.benchmark.table,
+                out=out / run.benchmark.name,
+                limit=limit,
+                until=now + (end - now) / (len(runs) - number),
+                device=device,
+                settings=settings,
+                progress=partial(told, run),
+                wanted=wanted,
+            )
+            for result in summary.results:
+                run.take(result)
+    return rows()
 
 
 def scored(

@@ -205,7 +205,11 @@ def vnncomp_command(
         Path | None, typer.Option(metavar="DIR", help="A checkout of the results repository, to compare with.")
     ] = None,
     limit: Annotated[
-        float | None, typer.Option(min=0.001, help="The most seconds per instance; default the competition's.")
+        list[float] | None,
+        typer.Option(
+            min=0.001,
+            help="The most seconds per instance; default the competition's. Given again, another round for those open.",
+        ),
     ] = None,
     share: Annotated[int, typer.Option(min=1, help="Take every so many-th instance of each benchmark.")] = 1,
     benchmark: Annotated[
@@ -237,6 +241,12 @@ def vnncomp_command(
     found = find_benchmarks(folder, benchmark or ())
     console = Console(stderr=True)
     began = time.monotonic()
+    told = {"title": folder.name, "limits": limit or [], "every": share, "seed": seed, "set": list(set_ or [])}
+
+    def record(rows: list[dict[str, Any]]) -> None:
+        if json is not None:
+            _write(json, place, told, rows)
+
     with held(out), console.status("starting") if console.is_terminal else nullcontext() as status:
 
         def show(name: str, done: int, total: int, result: InstanceResult) -> None:
@@ -247,12 +257,13 @@ def vnncomp_command(
             found,
             out,
             published=published,
-            limit=inf if limit is None else limit,
+            limits=limit or (inf,),
             every=share,
             total_seconds=inf if total_seconds is None else total_seconds,
             device=place,
             settings=settings,
             progress=show,
+            record=record,
         )
     columns = ("benchmark", "here", "asked", "solved", "wrong", "s", "best", "solved", "s")
     lines = []
@@ -268,7 +279,6 @@ def vnncomp_command(
             say(f"{row['name']}: {count} refused: {reason}")
     asked, solved, wrong = (sum(row[key] for row in rows) for key in ("asked", "solved", "wrong"))
     say(f"{solved} of {asked} solved, {wrong} wrong; the answers are in {out}")
-    told = {"title": folder.name, "limit": limit, "every": share, "seed": seed, "set": list(set_ or [])}
     _keep(json, place, told, rows)
 
 
@@ -342,9 +352,13 @@ def _pairs(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def _keep(path: Path | None, device: torch.device, settings: Mapping[str, Any], results: Any) -> None:
+    if path is not None:
+        _write(path, device, settings, results)
+        say(f"written to {path}")
+
+
+def _write(path: Path, device: torch.device, settings: Mapping[str, Any], results: Any) -> None:
     from lipgraft.runs.provenance import hardware, versions
 
-    if path is not None:
-        found = {"versions": versions(), "hardware": hardware(device), "settings": dict(settings), "results": results}
-        atomic_write_text(path, dumps(found, indent=2, allow_nan=False) + "\n")
-        say(f"written to {path}")
+    found = {"versions": versions(), "hardware": hardware(device), "settings": dict(settings), "results": results}
+    atomic_write_text(path, dumps(found, indent=2, allow_nan=False) + "\n")

@@ -8,8 +8,8 @@ import math
 import os
 import re
 import time
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -90,21 +90,21 @@ def verify_instances(
     out: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     limit: float = math.inf,
-    every: int = 1,
     until: float = math.inf,
     device: torch.device | str = "cpu",
     settings: VerifySettings | None = None,
     progress: Callable[[int, int, InstanceResult], None] | None = None,
     certificates: str | os.PathLike[str] | None = None,
-    wanted: Collection[Instance] | None = None,
+    wanted: Sequence[Instance] | None = None,
 ) -> InstancesSummary:
     """Verify the instances of an instances.csv.
 
     out: a folder that gets results.csv, line by line, and a results file per instance; by default `results` beside the
-    csv. What stands there for the same files, seconds and settings is not done again, unless it was an error.
-    timeout: seconds per instance, instead of the csv's; limit: the most, whatever the csv says. A file that cannot be
-    used makes its instance an "error". every: only every so many-th line, from the first; wanted: of them only these.
-    until: when no further instance is begun, by time.monotonic; the summary then has those that are decided.
+    csv. What stands there for the same files, seconds and settings is not done again, unless it was an error; nor is
+    what was decided under another limit, if it took no longer than it may now. timeout: seconds per instance, instead
+    of the csv's; limit: the most, whatever the csv says. A file that cannot be used makes its instance an "error".
+    wanted: only these, in this order. until: when no further instance is begun, by time.monotonic; the summary then
+    has those that are decided.
     progress: called with how many are done, how many there are, and the result, after each that is not from before.
     certificates: a folder that gets a folder for every instance; one that was "unsat" before is proved again if its
     folder is not there.
@@ -113,21 +113,24 @@ def verify_instances(
     folder = table.parent / "results" if out is None else Path(out)
     instances = read_instances(table)
     store = folder / "results.csv"
-    known = {result.key: result for result in read_results(store)}
+    known: defaultdict[tuple[str, str, str], list[InstanceResult]] = defaultdict(list)
+    for result in read_results(store):
+        known[result.onnx, result.vnnlib, result.digest].append(result)
     mark_of, networks = lru_cache(_network_mark), _Networks(device)
     asked = _settings_mark(settings or VerifySettings())
     results: list[InstanceResult] = []
     reused = 0
-    chosen = [pair for pair in list(enumerate(instances))[::every] if wanted is None or pair[1] in wanted]
+    place = {instance: number for number, instance in reversed(list(enumerate(instances)))}
+    chosen = list(enumerate(instances)) if wanted is None else [(place[instance], instance) for instance in wanted]
     for number, instance in chosen:
         seconds = min(instance.timeout if timeout is None else timeout, limit)
         files = found_file(table.parent / instance.onnx), found_file(table.parent / instance.vnnlib)
         mark = f"{mark_of(files[0])}-{_property_mark(files[1])}-{asked}"
-        old = known.get((instance.onnx, instance.vnnlib, seconds, mark))
+        old = _answered(known[instance.onnx, instance.vnnlib, mark], seconds)
         name = f"{number:05d}_{_stem(instance.vnnlib)}"
         proofs = None if certificates is None else Path(certificates) / name
         kept = proofs is None or old is None or old.status != "unsat" or proofs.is_dir()
-        if old is not None and old.status != "error" and UNREADABLE not in mark and kept:
+        if old is not None and UNREADABLE not in mark and kept:
             reused += 1
             results.append(old)
             continue
@@ -150,6 +153,15 @@ def verify_instances(
         if progress is not None:
             progress(len(results), len(chosen), result)
     return InstancesSummary(tuple(results), reused, folder)
+
+
+def _answered(before: Sequence[InstanceResult], seconds: float) -> InstanceResult | None:
+    """What earlier runs say of an instance that may take so many seconds now; the newest counts."""
+    for result in reversed(before):
+        decided = result.status in ("sat", "unsat") and result.seconds <= seconds
+        if decided or (result.timeout == seconds and result.status != "error"):
+            return result
+    return None
 
 
 @dataclass

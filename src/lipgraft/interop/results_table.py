@@ -25,11 +25,6 @@ class InstanceResult:
     method: str
     reason: str
 
-    @property
-    def key(self) -> tuple[str, str, float, str]:
-        """What makes two results answers to the same question."""
-        return self.onnx, self.vnnlib, self.timeout, self.digest
-
 
 NAMES = [field.name for field in fields(InstanceResult)]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lipgraft.bounds.crown import prepare, specification_bounds
 from lipgraft.bounds.geometry import at_input, input_like
-from lipgraft.bounds.memory import Late
+from lipgraft.bounds.memory import Late, is_out_of_memory, release
 from lipgraft.box import Box
 from lipgraft.interop.replay import Counterexample, replay
 from lipgraft.interop.result import Word
@@ -80,8 +80,19 @@ def _decide(network: Network, regions: list[Region], judge: OnnxRuntime, deadlin
         if late():
             return Split("timeout", None, done)
         boxes = _take(pile, room)
-        done += len(boxes.asked)
-        excess, weight, slopes = _bounded(network, boxes, questions, sound, late)
+        try:
+            excess, weight, slopes = _bounded(network, boxes, questions, sound, late)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or room == 1:
+                raise
+            failed = True
+        else:
+            failed, done = False, done + len(boxes.asked)
+        if failed:  # outside of the handler, which keeps the arrays alive
+            release()
+            pile.append(boxes)
+            room = max(1, min(room, len(boxes.asked)) // 2)
+            continue
         corner = torch.where(weight > 0, boxes.lower, boxes.upper)
         found = _violation(network, boxes, corner, questions, regions, judge)
         if found is not None:

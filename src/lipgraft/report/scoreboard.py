@@ -33,7 +33,9 @@ def best_tool(row: Record) -> str | None:
 
 
 def scoreboard_page(records: Sequence[Record], figure: str) -> str:
-    """records: what `lipgraft bench vnncomp --json` wrote, one per repository. figure: the plot's file beside it."""
+    """records: what `lipgraft bench vnncomp --json` wrote; those of one repository become one section. figure: the
+    plot's file beside it.
+    """
     tools = tools_of(records)
     parts = [
         MARK,
@@ -43,16 +45,18 @@ def scoreboard_page(records: Sequence[Record], figure: str) -> str:
         "confirmed by onnxruntime before it is said. Median: seconds of the instances that a tool solved, less its "
         "start-up (the least time of any of its answers; lipgraft's are measured in one process, and include reading "
         "the files). Others had the competition's own hardware and limit; in brackets what they solved within ours. "
+        "Asked: of the instances whose files were at hand; 1/4 means that every fourth line of the table was chosen. "
         "Best: of the other tools the one that solved most, then the fastest.",
         f"![Instances solved against seconds for each]({figure})",
     ]
-    for record in records:
-        parts += [f"## {_title(record)}", _protocol(record), _table(record, tools)]
-        missing = [row["name"] for row in record["results"] if not row["here"]]
+    for title in dict.fromkeys(map(_title, records)):
+        some = [record for record in records if _title(record) == title]
+        rows = [row for record in some for row in record["results"]]
+        parts += [f"## {title}", " ".join(dict.fromkeys(map(_protocol, some))), _table(rows, tools)]
+        missing = [row["name"] for row in rows if not row["here"]]
         if missing:
             parts.append(f"No files at hand: {', '.join(missing)}.")
-        refused = [f"{row['name']}: {reason} ({count})" for row in record["results"]
-                   for reason, count in row["errors"].items()]  # fmt: skip
+        refused = [f"{row['name']}: {reason} ({count})" for row in rows for reason, count in row["errors"].items()]
         if refused:
             parts.append("Refused:\n\n" + "\n".join(f"- {words}" for words in refused))
     return "\n\n".join(parts) + "\n"
@@ -68,7 +72,10 @@ def _verdict(records: Sequence[Record], tools: Sequence[str]) -> str:
     words = f"Of {asked} instances, lipgraft solved {solved}; {wrong} of its answers were wrong."
     for tool in tools:
         theirs = [row["tools"][tool] for row in rows if tool in row["tools"]]
-        words += f" {tool} solved {sum(t['solved'] for t in theirs)} of {sum(t['asked'] for t in theirs)}."
+        both = [one for row in rows for one in row["results"] if tool in one["tools"]]
+        ours = sum(one["status"] in DECIDED for one in both)
+        words += f" {tool} solved {sum(t['solved'] for t in theirs)} of {sum(t['asked'] for t in theirs)}"
+        words += f" (lipgraft {ours} of the same)."
     return words
 
 
@@ -78,24 +85,26 @@ def _listed(names: Sequence[str]) -> str:
 
 def _protocol(record: Record) -> str:
     settings, hardware = record["settings"], record["hardware"]
-    limit = "the competition's limits" if settings["limit"] is None else f"at most {settings['limit']:g} s each"
-    share = "every instance" if settings["every"] == 1 else f"one instance in {settings['every']}"
+    limits = [f"{seconds:g} s" for seconds in settings["limits"]]
+    limit = f"At most {limits[0]} for each instance" if limits else "The competition's limits"
+    later = "".join(f", then {seconds} for those still open" for seconds in limits[1:])
     versions = record["versions"]
     return (
-        f"{share[0].upper()}{share[1:]}, where its files were at hand, {limit}; "
+        f"{limit}{later}; "
         f"{hardware.get('gpu', hardware['processor'])}; "
         f"lipgraft {versions.get('lipgraft', '')}, commit {versions.get('commit', 'unknown')}."
     )
 
 
-def _table(record: Record, tools: Sequence[str]) -> str:
+def _table(rows: Sequence[Record], tools: Sequence[str]) -> str:
     heads = ["benchmark", "instances", "asked", "solved", "wrong", "median s", *tools, "best", "its median s"]
     lines = ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
-    for row in record["results"]:
+    for row in rows:
         if not row["asked"]:
             continue
         best = best_tool(row)
-        cells = [row["name"], row["instances"], row["asked"], row["solved"], row["wrong"], _seconds(row["median"])]
+        asked = f"{row['asked']} (1/{row['every']})" if row["every"] > 1 else row["asked"]
+        cells = [row["name"], row["instances"], asked, row["solved"], row["wrong"], _seconds(row["median"])]
         for tool in tools:
             found = row["tools"].get(tool)
             cells.append("–" if found is None or not found["asked"] else f"{found['solved']} ({found['in_limit']})")
