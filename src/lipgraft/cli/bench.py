@@ -1,4 +1,4 @@
-"""lipgraft bench bounds | train | verify | vnncomp | vnncomp-page"""
+"""lipgraft bench bounds | train | verify | cluster | vnncomp | vnncomp-page"""
 
 from __future__ import annotations
 
@@ -193,6 +193,67 @@ def verify_command(
 
 
 @app.command(
+    "cluster",
+    epilog=example(
+        "lipgraft bench cluster base.safetensors --data cifar10 --eps 2/255 --count 500 --subproblems 200",
+        "lipgraft bench cluster base.safetensors --data cifar10 --eps 2/255 --workers 4 --json cluster.json",
+    ),
+)
+def cluster_command(
+    checkpoint: Annotated[Path, typer.Argument(help="The network to verify.")],
+    data: DataOption,
+    eps: EpsOption,
+    count: Annotated[int, typer.Option(min=1, help="How many test images, from the first.")] = 200,
+    subproblems: Annotated[int, typer.Option(min=0, help="The most of each image: work is limited, not time.")] = 200,
+    workers: Annotated[
+        list[int] | None, typer.Option("--workers", min=1, help="How many workers; repeatable. Default: 1 and 2.")
+    ] = None,
+    cluster: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="A Ray cluster, HOST:PORT, or one on this machine, local.")
+    ] = "local",
+    set_: VerifierOption = None,
+    data_root: DataRootOption = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    json: FileOption = None,
+) -> None:
+    """Images per second of one process and of the workers of a cluster, and what Ray costs per image."""
+    import torch
+
+    from lipgraft import data as datasets
+    from lipgraft.cli.model import load_model
+    from lipgraft.cluster.speed import bench_cluster
+    from lipgraft.settings import build
+    from lipgraft.verification import VerifySettings
+
+    limits = {"limits.max_subproblems": subproblems, "limits.timeout": 1e6}
+    chosen = build(VerifySettings, verifier_settings(limits, set_), where="bench cluster")
+    source = datasets.load(data, data_root)
+    rows = bench_cluster(
+        load_model(checkpoint, source, torch.device("cpu")),
+        datasets.images(source.x_test[:count]),
+        source.y_test[:count],
+        eps,
+        settings=chosen,
+        workers=workers or (1, 2),
+        address=cluster,
+        device=device,
+        threads=threads or 1,
+    )
+    print_table(
+        tuple(CLUSTER_COLUMNS),
+        [[cell(row) for cell in CLUSTER_COLUMNS.values()] for row in rows],
+        title=f"{rows[0]['images']} images, eps {eps:.4g}, {rows[0]['device']}; ms per image",
+    )
+    for row in rows:
+        who = f"{row['workers']} workers" if row["workers"] else "without Ray"
+        say(f"{who}: {', '.join(f'{status} {count}' for status, count in row['verdicts'].items())}")
+    settings = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "count": count, "subproblems": subproblems}
+    settings |= {"threads": threads or 1, "set": list(set_ or [])}
+    _keep(json, torch.device("cpu" if rows[0]["device"] == "cpu" else "cuda"), settings, rows)
+
+
+@app.command(
     "vnncomp",
     epilog=example(
         "lipgraft bench vnncomp vnncomp2022_benchmarks --results vnncomp2022_results --limit 60 --json 2022.json",
@@ -321,6 +382,17 @@ BOUNDS_COLUMNS: dict[str, Cell] = {
     "peak MiB": lambda row: f"{row['peak_bytes'] / 2**20:.0f}",
     "unstable": lambda row: f"{row['unstable']:.1%}",
     "x dense": lambda row: _or_dash(row.get("ratio"), "{:.1f}"),
+}
+
+
+CLUSTER_COLUMNS: dict[str, Cell] = {
+    "workers": lambda row: str(row["workers"] or "none"),
+    "images/s": lambda row: f"{row['images_per_second']:.4g}",
+    "Ray ms": lambda row: f"{row['ray_ms']:.3g}",
+    "driver ms": lambda row: f"{row['driver_ms']:.3g}",
+    "idle: Ray ms": lambda row: f"{row['idle_ray_ms']:.3g}",
+    "driver ms ": lambda row: f"{row['idle_driver_ms']:.3g}",
+    "start s": lambda row: f"{row['start_seconds']:.2g}",
 }
 
 

@@ -81,6 +81,7 @@ class Cluster:
         cpus = None if workers is None else workers * threads
         self._connection: AbstractContextManager[Any] = connected(address, cpus)
         self._run: _Run | None = None
+        self._crew: list[_Worker] = []  # those that have done their part of one question, and wait for the next
 
     def __enter__(self) -> Cluster:
         self._ray = self._connection.__enter__()
@@ -96,6 +97,8 @@ class Cluster:
     ) -> None:
         if self._run is not None:
             self._run.dismiss()
+        for worker in self._crew:
+            self._ray.kill(worker.actor)
         self._connection.__exit__(kind, error, trace)
 
     def _count(self) -> None:
@@ -125,8 +128,12 @@ class Cluster:
         settings: VerifySettings,
         watch: Callable[[int], None] | None = None,
         certificates: bool = False,
+        together: bool = False,
     ) -> Iterator[Decided]:
-        """`verification.verify_stream` over the workers. The clock of `ended` and `total_seconds` is this machine's."""
+        """`verification.verify_stream` over the workers. The clock of `ended` and `total_seconds` is this machine's.
+
+        together: nobody begins before all workers are there.
+        """
         began = time.perf_counter()
         x, y = x.cpu(), y.cpu()
         model = copy.deepcopy(model).cpu()
@@ -135,7 +142,8 @@ class Cluster:
         Job.of(model, x[:1], y[:1], first, 0.0, 1.0, settings, certificates=certificates)
         question = Question(model, eps, settings, certificates)
         most = settings.images if self.on_gpu else min(settings.images, CPU_GROUP)
-        self._run = _Run(self, question, x, y, Queue(range(len(x)), self.workers, most), began, watch)
+        queue = Queue(range(len(x)), self.workers, most)
+        self._run = _Run(self, question, x, y, queue, began, watch, together)
         return self._run.verdicts()
 
 
@@ -151,9 +159,10 @@ class _Run:
         queue: Queue,
         began: float,
         watch: Callable[[int], None] | None,
+        together: bool,
     ) -> None:
         self.ray, self.cluster, self.question = cluster._ray, cluster, question
-        self.x, self.y, self.queue, self.began, self.watch = x, y, queue, began, watch
+        self.x, self.y, self.queue, self.began, self.watch, self.together = x, y, queue, began, watch, together
         self.parcel = self.ray.put(question)
         self.busy: dict[Any, _Worker] = {}  # by what Ray is asked to wait for: a greeting, or a stream of findings
         self.greeting: set[Any] = set()
@@ -164,10 +173,13 @@ class _Run:
 
     def verdicts(self) -> Iterator[Decided]:
         try:
-            for _ in range(min(self.cluster.workers, len(self.x))):
+            crew, self.cluster._crew = self.cluster._crew, []
+            for worker in crew:
+                self._engage(worker)
+            for _ in range(min(self.cluster.workers, len(self.x)) - len(crew)):
                 self._hire()
             left = len(self.x)
-            while left:
+            while left or len(self.busy) > len(self.greeting):  # who has said all has yet to say that it has
                 for decided in self._turn():
                     left -= 1
                     yield decided
@@ -175,14 +187,16 @@ class _Run:
             self.dismiss()
 
     def dismiss(self) -> None:
-        """End all workers, whatever they are doing. To be done while there is a connection, and only once."""
-        workers, self.busy, self.idle = [*self.busy.values(), *self.idle], {}, []
+        """End the workers that still do something; the others wait for the next question. Only while connected."""
+        self.cluster._crew += self.idle
+        workers, self.busy, self.idle = list(self.busy.values()), {}, []
         for worker in workers:
             self.ray.kill(worker.actor)
 
     def _turn(self) -> Iterator[Decided]:
         """Hand out what waits, then take what came first."""
-        while self.idle and len(self.queue):
+        self.together &= bool(self.greeting)
+        while self.idle and len(self.queue) and not self.together:
             self._hand_out(self.idle.pop())
         ready, _ = self.ray.wait(list(self.busy), num_returns=1, timeout=LOOK_SECONDS)
         if not ready and not self.greeted and self._now() > START_SECONDS:
@@ -221,7 +235,12 @@ class _Run:
             raise ClusterError(
                 f"the worker on {host} has {has}, and this is {__version__}; install the same everywhere."
             )
-        self.stillborn, self.greeted = 0, True
+        self.stillborn = 0
+        self._engage(worker)
+
+    def _engage(self, worker: _Worker) -> None:
+        """Send a worker the model; it is ready for images then."""
+        self.greeted, worker.network = True, None
         device = "cuda" if self.cluster.on_gpu else "cpu"
         worker.loaded = worker.actor.load.remote(self.parcel, device, self.cluster.threads)
         self.idle.append(worker)
