@@ -120,7 +120,7 @@ def _build(cls: type[Any], mapping: Any, where: str, path: str) -> Any:
         raise SettingsError(
             f"{where}: {path.rstrip('.') or 'the top level'} must be a mapping of settings, got {_show(mapping)}."
         )
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # mypy takes a class of any kind for unhashable
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     values: dict[str, Any] = {}
     for key, value in mapping.items():
