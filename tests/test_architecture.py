@@ -151,8 +151,9 @@ def test_only_the_cluster_knows_of_ray() -> None:
     assert users == {"cluster/connection.py"}
 
 
-def test_starting_up_leaves_the_optional_and_the_slow_alone() -> None:
+def test_the_public_face_leaves_the_optional_and_the_slow_alone() -> None:
     heavy = {"onnx", "onnxruntime", "matplotlib", "ray", "sklearn", "pooch", "rich"}
-    code = f"import sys, lipgraft; lipgraft.interop; print(sorted({heavy} & set(sys.modules)))"
+    code = "import sys, lipgraft as lg; lg.data.load, lg.models.build, lg.Box, lg.interop"
+    code += f"; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

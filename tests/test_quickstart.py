@@ -11,6 +11,8 @@ import pytest
 from lipgraft import runs
 from lipgraft.cli import main
 
+pytestmark = pytest.mark.xdist_group("quickstart")  # one process makes the fixture, and runs all tests on it
+
 SMALL = """
 extends: quickstart
 pretrain: {epochs: 8}

@@ -49,7 +49,9 @@ def test_ten_images_of_each_network_get_verdicts_that_fit_its_card(name: str) ->
     x, y = first_images(card.data)
     eps = check_eps(card.eps)
     settings = VerifySettings(
-        limits=Limits(max_subproblems=32), attack=AttackSettings(restarts=2), optimise=OptimiseSettings(refine="none")
+        limits=Limits(max_subproblems=8),
+        attack=AttackSettings(steps=10, restarts=1),
+        optimise=OptimiseSettings(refine="none"),
     )
     verdicts = lg.verify(model, x, y, eps, settings=settings)
     proved = [v.status == "verified" for v in verdicts]

@@ -7,6 +7,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from lipgraft.errors import SettingsError, unknown_name
@@ -119,7 +120,7 @@ def _build(cls: type[Any], mapping: Any, where: str, path: str) -> Any:
         raise SettingsError(
             f"{where}: {path.rstrip('.') or 'the top level'} must be a mapping of settings, got {_show(mapping)}."
         )
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # mypy takes a class of any kind for unhashable
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     values: dict[str, Any] = {}
     for key, value in mapping.items():
@@ -137,6 +138,12 @@ def _build(cls: type[Any], mapping: Any, where: str, path: str) -> Any:
         return cls(**values)
     except SettingsError as error:  # raised by a __post_init__, which does not know where the value came from
         raise SettingsError(f"{where}: {error}") from None
+
+
+@cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    """The types of the fields; once for each class, since to evaluate them takes longer than all the rest."""
+    return typing.get_type_hints(cls)
 
 
 def _inner_names(hints: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from families import Case, Closed, case, names, outputs
 
+pytestmark = pytest.mark.xdist_group("families")  # their exact answers are kept, once for all these files
+
 
 def logits(one: Case, points: Tensor) -> Tensor:
     """In double precision, of the same weights; points (..., d) -> (..., n)."""

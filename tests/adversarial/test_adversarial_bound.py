@@ -10,6 +10,8 @@ import torch
 from families import case, names, outputs
 from lipgraft.bounds import METHODS, AlphaSettings, bound
 
+pytestmark = pytest.mark.xdist_group("families")  # their exact answers are kept, once for all these files
+
 FEW = AlphaSettings(iterations=3)
 SLACK = {torch.float32: 1e-5, torch.float64: 1e-9}  # of the largest numbers in the network
 

@@ -8,6 +8,8 @@ from torch import Tensor
 from families import Closed, case, names, outputs
 from lipgraft.sensitivity import LipschitzSettings, lipschitz
 
+pytestmark = pytest.mark.xdist_group("families")  # their exact answers are kept, once for all these files
+
 SLACK = 1e-4  # of the constant: float32's rounding of sums that cancel
 CLOSED = names(closed=True)
 

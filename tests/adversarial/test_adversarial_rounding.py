@@ -36,6 +36,8 @@ from rounding_families import (
     verdicts,
 )
 
+pytestmark = pytest.mark.xdist_group("rounding")  # verdicts are kept, once for all tests of this file
+
 BLOCK = 10  # networks in one test
 LEAST = 1_000
 
@@ -118,7 +120,7 @@ def test_no_image_alone_is_proved_where_it_ties_or_loses(name: str, first: int) 
 
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_a_proof_about_float32_holds_where_the_model_is_evaluated(name: str, first: int) -> None:
-    for number in numbers(name, first, every=4):
+    for number in numbers(name, first, every=5):
         one = rounding_case(name, number)
         if normalises(one.model):
             with pytest.raises(SettingsError, match="fold_batchnorm"):

@@ -19,6 +19,8 @@ from lipgraft.verification import (
     verify,
 )
 
+pytestmark = pytest.mark.xdist_group("families")  # their exact answers are kept, once for all these files
+
 SETTINGS = {
     # As it comes.
     "default": VerifySettings(limits=Limits(timeout=120.0)),

@@ -20,6 +20,8 @@ from lipgraft.bounds.crown import Prepared, prepare, specification_bounds
 from lipgraft.box import Box
 from lipgraft.network import Network, full_precision, trace
 
+pytestmark = pytest.mark.xdist_group("reference")  # one process makes each fixture, and runs all tests on it
+
 EPS, BATCH, SAMPLE = 2 / 255, 2, 24
 NETWORKS = ["cnn-b", "resnet4b", "conv-big"]
 

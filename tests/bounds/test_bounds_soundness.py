@@ -23,8 +23,14 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_huge, "HIDDEN", 32)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("name", ARCHITECTURES)
+# Every activation on one architecture, and on the others one of each sort: a kink, a slope below zero, an S, neither
+# monotone nor convex, two kinks, lines beside kinks and beside an S.
+SORTS = ["relu", "v-shaped", "sigmoid", "gelu", "hardtanh", "grafted relu", "grafted tanh"]
+CASES = [("cnn-b", activation) for activation in ACTIVATIONS]
+CASES += [(name, activation) for name in ARCHITECTURES[1:] for activation in SORTS]
+
+
+@pytest.mark.parametrize(("name", "activation"), CASES)
 @pytest.mark.usefixtures("narrow")
 def test_bounds_hold_for_every_method(name: str, activation: str, generator: torch.Generator) -> None:
     network = classifier(name, activation)

@@ -19,6 +19,8 @@ from lipgraft.checker import Outcome, Rejected, check_file, check_folder, read_n
 from lipgraft.checker.certificate import Certificate
 from lipgraft.checker.check import judge
 
+pytestmark = pytest.mark.xdist_group("hostile")  # one process makes the fixture, and runs all tests on it
+
 Random = np.random.Generator
 
 

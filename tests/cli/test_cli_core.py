@@ -38,12 +38,6 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"lipgraft {lipgraft.__version__}\n"
 
 
-def test_the_public_face_is_light() -> None:
-    heavy = "{'matplotlib', 'onnx', 'onnxruntime', 'sklearn', 'pooch'}"
-    code = f"import sys, lipgraft as lg; lg.data.load, lg.models.build, lg.Box; assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_no_arguments_and_help_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     for line in ([], ["--help"]):
         assert main(line) == 0

@@ -40,6 +40,7 @@ def settings(arithmetic: Arithmetic, speaks_of: Subject = "real", *, attack: boo
         limits={"timeout": 60.0, "max_subproblems": 32},
         attack={"restarts": 1 if attack else 0, "steps": 10, "search_every": 8 if attack else 0},
         optimise={"refine_iterations": 2, "iterations": 2},
+        branch={"leaf_iterations": 5},
         arithmetic=arithmetic,
         speaks_of=speaks_of,
     )

@@ -24,6 +24,8 @@ from lipgraft.runs.directory import RunDirectory
 from lipgraft.runs.models import Workshop
 from lipgraft.verification.settings import flat
 
+pytestmark = pytest.mark.xdist_group("run")  # one process makes the fixture, and runs all tests on it
+
 Announce = Callable[[str, bool], None]
 
 

@@ -18,7 +18,9 @@ from lipgraft.sensitivity import NOTIONS, UNITS, LipschitzSettings, lipschitz
 from lipschitz_networks import ACTIVATIONS, SHAPES, dense, images, network, point_norms
 
 UPPER = ("jacobian", "interval-jacobian")
-CASES = [(kind, activation, grafted) for kind in SHAPES for activation in ACTIVATIONS for grafted in (False, True)]
+# What is grafted is a line, whatever it was; its neighbours are of every sort: piecewise linear, monotone, neither.
+CASES = [(kind, activation, False) for kind in SHAPES for activation in ACTIVATIONS]
+CASES += [(kind, activation, True) for kind in SHAPES for activation in ("relu", "tanh", "gelu")]
 EPS = 0.15
 
 
@@ -50,7 +52,9 @@ def test_upper_bounds_dominate_jacobians_and_difference_quotients(kind: str, act
 def test_the_notions_are_ordered(kind: str, activation: str, grafted: bool) -> None:
     model, shape = network(kind, activation, seed=1, grafted=grafted)
     x = images(shape, seed=1)
-    sampled, jacobian, interval = (lipschitz(model, x, EPS, method, per_output=True) for method in ("sampled", *UPPER))
+    few = LipschitzSettings(samples=8, steps=4)
+    sampled = lipschitz(model, x, EPS, "sampled", settings=few, per_output=True)
+    jacobian, interval = (lipschitz(model, x, EPS, method, per_output=True) for method in UPPER)
     assert bool((sampled <= jacobian * (1 + 1e-9)).all())
     assert bool((jacobian <= interval).all())
     assert bool((point_norms(model, Box.linf(x, EPS).centre) <= sampled * (1 + 1e-9)).all())

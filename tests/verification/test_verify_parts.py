@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from lipgraft.verification.branch_and_bound.pool import Pool
 from lipgraft.verification.branch_and_bound.search import worst_rows
 from lipgraft.verification.branch_and_bound.step import Step
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
-from lipgraft.verification.job import _alike_values
+from lipgraft.verification.job import Job, _alike_values
 from lipgraft.verification.stages import alpha_crown as alpha_stage
 
 CLASSES = 3
@@ -389,3 +390,14 @@ def test_hidden_neurons_are_optimised_for_images_alone_that_optimised_margins_le
     methods = [(verdict.method, verdict.status) for verdict in plain]
     assert ("alpha-crown", "verified") in methods
     assert 0 < sum(refined) == sum(method == "bab" for method, _ in methods)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_proof_computes_with_the_stored_numbers_folded_in_double_precision(normalised: bool) -> None:
+    normalise = [Normalise([0.3], [0.7])] if normalised else []  # as a factor, one that float32 has to round
+    model = nn.Sequential(*normalise, nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    job = Job.of(model, torch.rand(1, 1, 2, 2), torch.tensor([0]), 0.1, 0.0, 1.0, VerifySettings())
+    assert job.proof is not None
+    x = torch.rand(3, 1, 2, 2, dtype=torch.float64)
+    y = evaluate(job.proof, x)[job.proof.output]
+    torch.testing.assert_close(y, copy.deepcopy(model).double()(x), rtol=1e-12, atol=1e-12)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,12 +40,16 @@ def reproduce(
     of the experiment with the same settings, whenever it was asked for.
     """
     folder = Path(out) / experiment.folder
-
-    def finished(_: ModelRecipe) -> None:
-        _write_table(folder, found(experiment, out))
-
     with held(Path(out)):  # all of it: experiments share stages
-        for one in experiment.runs:
+        parts = [_part(one, folder / one.name) for one in experiment.runs]
+
+        def write(place: int, _: ModelRecipe | None = None) -> None:
+            """The table anew, with one run read again: the files of the others have not changed."""
+            one = experiment.runs[place]
+            parts[place] = _part(one, folder / one.name)
+            _write_table(folder, _together(experiment, parts))
+
+        for place, one in enumerate(experiment.runs):
             if one.asked:
                 run(
                     one.recipe,
@@ -55,36 +60,43 @@ def reproduce(
                     announce=announce,
                     shared=Path(out) / SHARED,
                     rows=one.asked,
-                    measured=finished,
+                    measured=partial(write, place),
                 )
-        results = found(experiment, out)
-        _write_table(folder, results)
+                write(place)
+        results = _together(experiment, parts)
         atomic_write_text(folder / "report.html", render_experiment(results))
     return results
 
 
-def found(experiment: Experiment, out: str | Path) -> ExperimentResults:
-    """What is finished of an experiment."""
-    runs: list[RunResults] = []
-    missing: list[str] = []
-    unasked: list[str] = []
-    for one in experiment.runs:
-        path = Path(out) / experiment.folder / one.name
-        done = _finished(one, path)
-        missing += [f"{one.name}/{name}" for name in one.asked if name not in done]
-        unasked += [f"{one.name}/{name}" for name in done if name not in one.asked]
-        if done:
-            literature = {title: published(key) for title, key in one.literature.items()}
-            runs.append(replace(collect(path, partial=True), literature=literature))
+@dataclass(frozen=True)
+class _Part:
+    """What is finished of one run. missing: rows asked for that are not. unasked: rows from before. results: if any."""
+
+    missing: tuple[str, ...]
+    unasked: tuple[str, ...]
+    results: RunResults | None
+
+
+def _part(one: ExperimentRun, path: Path) -> _Part:
+    done = _finished(one, path)
+    literature = {title: published(key) for title, key in one.literature.items()}
+    return _Part(
+        tuple(f"{one.name}/{name}" for name in one.asked if name not in done),
+        tuple(f"{one.name}/{name}" for name in done if name not in one.asked),
+        replace(collect(path, partial=True), literature=literature) if done else None,
+    )
+
+
+def _together(experiment: Experiment, parts: Sequence[_Part]) -> ExperimentResults:
     return ExperimentResults(
         name=experiment.name,
         title=experiment.title,
         about=experiment.about,
         scale=experiment.scale,
-        command=_command(experiment, unasked),
+        command=_command(experiment, [name for part in parts for name in part.unasked]),
         seed=experiment.seed,
-        runs=tuple(runs),
-        missing=tuple(missing),
+        runs=tuple(part.results for part in parts if part.results is not None),
+        missing=tuple(name for part in parts for name in part.missing),
         changes=experiment.changes,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -182,7 +183,7 @@ def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
             "form; fold it first, with lipgraft.models.fold_batchnorm(model) or by `lipgraft export`."
         )
     same = _as_computed(network).to(dtype=torch.float64)
-    if speaks_of == "float32" or like(network).dtype == torch.float64:
+    if speaks_of == "float32" or like(network).dtype == torch.float64 or _as_stored(model, network):
         return same
     try:
         again = kinks_at_zero(trace(copy.deepcopy(model).double(), network.input_shape, check=False))
@@ -190,6 +191,14 @@ def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
         return same
     again = _as_computed(again, like(network).dtype).to(device=like(network).device, dtype=torch.float64)
     return again if _alike(again, same) else same
+
+
+def _as_stored(model: nn.Module, network: Network) -> bool:
+    """Whether all numbers of the graph lie where the model keeps its own: then none was folded, and none rounded."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in chain(model.parameters(), model.buffers())}
+    values = chain.from_iterable(vars(node).values() for node in network.nodes)
+    parts = chain.from_iterable(vars(value).values() if isinstance(value, Graft) else (value,) for value in values)
+    return all(part.untyped_storage().data_ptr() in own for part in parts if isinstance(part, Tensor))
 
 
 def _as_computed(network: Network, dtype: torch.dtype | None = None) -> Network:

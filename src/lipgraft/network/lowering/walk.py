@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +17,10 @@ from lipgraft.network.lowering.naming import call_names, find_lowering
 from lipgraft.network.simplify import simplify
 
 _IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem)
+
+
+_signature = cache(inspect.signature)
+"""Of a handler; there are few, and each is called for many nodes."""
 
 
 @torch.no_grad()
@@ -94,7 +99,7 @@ class _Walk:
             module = self.traced.get_submodule(str(node.target))
             args, in_place = (module, *args), bool(getattr(module, "inplace", False))
         try:
-            call = inspect.signature(lowering.handler).bind(self.build, *args, **kwargs)
+            call = _signature(lowering.handler).bind(self.build, *args, **kwargs)
         except TypeError as error:
             raise self.build.unsupported(f"its arguments are not the known ones ({error})") from error
         symbolic = {name for name, value in call.arguments.items() if _has_ref(value)}
