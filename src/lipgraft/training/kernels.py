@@ -12,8 +12,8 @@ def relu_ball(centre, radius, to_centre, to_radius, size, BLOCK: tl.constexpr):
     here = k < size
     c = tl.load(centre + k, mask=here, other=0.0)
     r = tl.load(radius + k, mask=here, other=0.0)
-    low, high = c - r, c + r
-    low, high = tl.where(low <= 0, 0.0, low), tl.where(high <= 0, 0.0, high)  # NaN stays NaN
+    low = tl.where(c <= r, 0.0, c - r)  # NaN stays NaN
+    high = tl.where(c <= -r, 0.0, c + r)
     tl.store(to_centre + k, (high + low) * 0.5, mask=here)
     tl.store(to_radius + k, (high - low) * 0.5, mask=here)
 
