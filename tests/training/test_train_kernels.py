@@ -11,9 +11,13 @@ import pytest
 pytest.importorskip("triton", reason="Triton is made for Linux alone")
 
 SCRIPT = """
+from importlib import import_module
+from types import SimpleNamespace
 import torch
 from lipgraft.bounds import fused
 from lipgraft.training import intervals
+
+ibp_reg = import_module("lipgraft.training.regularisers.ibp_reg")
 
 g = torch.Generator().manual_seed(0)
 calls, one_kernel = [], intervals._in_one_kernel
@@ -46,6 +50,25 @@ assert len(calls) == 8
 nan = torch.tensor([torch.nan, 1.0])
 assert intervals._Relu.apply(nan, torch.ones(2))[0].isnan().tolist() == [True, False]
 assert intervals._Relu.apply(torch.zeros(0), torch.zeros(0))[0].shape == (0,)
+
+sums = []
+apply = ibp_reg._Sums.apply
+ibp_reg._Sums.apply = lambda *ball: (sums.append(1), apply(*ball))[1]
+node = SimpleNamespace(graft=None)
+for shape in ((2500,), (2, 5, 4, 6)):
+    c, r = torch.randn(shape, generator=g), torch.rand(shape, generator=g) / 2
+    if len(shape) == 4:
+        c, r = (t.contiguous(memory_format=torch.channels_last) for t in (c, r))
+    weights = torch.randn(5, generator=g)
+    both = []
+    for fused.usable in (usable, lambda *_: False):
+        ball = c.detach().requires_grad_(), r.detach().requires_grad_()
+        width, on, off = ibp_reg._measures(node, *ball)
+        numbers = torch.stack([width, *on, *off])
+        both.append((numbers, *torch.autograd.grad((numbers * weights).sum(), ball)))
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+assert len(sums) == 2
 print("the same numbers")
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,20 +11,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipgraft import models
 from lipgraft.bounds import AlphaSettings, bound
 from lipgraft.bounds.alpha_crown import LowerBound, optimise
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import at_input
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
-from lipgraft.bounds.memory import in_halves
+from lipgraft.bounds.memory import PRODUCTS, in_halves
 from lipgraft.bounds.refine import refine
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models.layers import Normalise
-from lipgraft.network import Activation, Network, evaluate, trace
-from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings, verify
+from lipgraft.network import Activation, Conv, Linear, Network, evaluate, trace
+from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings, cascade, verify
 from lipgraft.verification.branch_and_bound.branching import branching_named
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.leaves import solve_leaf
@@ -32,7 +34,9 @@ from lipgraft.verification.branch_and_bound.search import worst_rows
 from lipgraft.verification.branch_and_bound.step import Step
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job, _alike_values
+from lipgraft.verification.ledger import Outcome
 from lipgraft.verification.stages import alpha_crown as alpha_stage
+from lipgraft.verification.stages.crown import OpenMargins, crown
 
 CLASSES = 3
 
@@ -401,3 +405,34 @@ def test_a_proof_computes_with_the_stored_numbers_folded_in_double_precision(nor
     x = torch.rand(3, 1, 2, 2, dtype=torch.float64)
     y = evaluate(job.proof, x)[job.proof.output]
     torch.testing.assert_close(y, copy.deepcopy(model).double()(x), rtol=1e-12, atol=1e-12)
+
+
+def test_after_images_with_few_unstable_neurons_crown_takes_more_of_them_at_once(
+    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    model = models.build("digits-cnn", "digits", seed=0).eval()
+    x = torch.rand(20, 1, 8, 8, generator=generator)
+    y = model(x).argmax(1)
+    groups: list[int] = []
+
+    def counted(job: Job, images: list[int]) -> Outcome[OpenMargins]:
+        groups.append(len(images))
+        return crown(job, images)
+
+    monkeypatch.setattr(cascade, "crown", counted)
+    monkeypatch.setattr(cascade, "NEURONS", 1)
+    one_image = affordable_products(model)
+    monkeypatch.setitem(PRODUCTS, "cpu", one_image)
+    settings = VerifySettings().changed(attack={"restarts": 0}, limits={"max_subproblems": 0})
+    verify(model, x, y, 1e-4, settings=settings)
+    assert groups[0] == 1
+    assert sum(groups) == len(x)
+    assert max(groups) > 4
+
+
+def affordable_products(model: nn.Module) -> float:
+    """Multiplications by which one image fits between two looks at the clock if all of its neurons are bounded."""
+    network = trace(model, (1, 8, 8))
+    layers = [node for node in network.nodes if isinstance(node, Conv | Linear)]
+    products = sum(math.prod(node.shape) * node.weight[0].numel() for node in layers)
+    return 1.5 * products * sum(math.prod(node.shape) for _, node in network.activations())

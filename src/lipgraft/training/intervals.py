@@ -132,7 +132,7 @@ class _Relu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, r: Tensor) -> Ball:
-        ctx.fused = fused.usable(c, r) and _alike_in_memory(c, r)
+        ctx.fused = fused.usable(c, r) and alike_in_memory(c, r)
         if ctx.fused:
             ball = _in_one_kernel("relu_ball", c, r)
             ctx.save_for_backward(*ball)
@@ -168,14 +168,14 @@ def _in_one_kernel(name: str, *inputs: Tensor) -> Ball:
     return out
 
 
-def _alike_in_memory(a: Tensor, b: Tensor) -> bool:
+def alike_in_memory(a: Tensor, b: Tensor) -> bool:
     """Whether both fill their memory without gaps, in the same order, so that it can be read in step."""
     dense = a.is_contiguous() or (a.ndim == 4 and a.is_contiguous(memory_format=torch.channels_last))
     return dense and a.stride() == b.stride() and a.dtype == b.dtype
 
 
 def _laid_out(values: Tensor, like: Tensor) -> Tensor:
-    return values if _alike_in_memory(like, values) else torch.empty_like(like).copy_(values)
+    return values if alike_in_memory(like, values) else torch.empty_like(like).copy_(values)
 
 
 class _Lines(torch.autograd.Function):

@@ -31,6 +31,9 @@ CPU_GROUP = 32
 NEURONS = 150
 """CROWN costs an image about one pass through the network for this many neurons: each needs part of a pass."""
 
+BOUNDED = 4
+"""Neurons that CROWN bounds, for each that is unstable in the end, at most: intervals leave more of them unstable."""
+
 GRACE = 1.0
 """Seconds after the end of the run in which clean predictions, which cost next to nothing, are still made."""
 
@@ -50,6 +53,7 @@ def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
     open_images: list[OpenImages] = []
     attacked = job.settings.attack.restarts > 0 and not job.late()
     size = job.settings.images if job.x.device.type == "cuda" else min(job.settings.images, CPU_GROUP)
+    loose = 1.0
     for group in _split(predicted.rest, size):
         survived = Outcome(rest=group) if job.late() else _failsafe(job, attack, group)
         # An image that needs no attack counts as attacked where its neighbours are: RA speaks of both kinds.
@@ -58,11 +62,15 @@ def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
         yield from _with_attacked(early[:known], attacked)
         early = early[known:]
         yield from survived.decided
-        for images in _split(survived.rest, _crown_size(job, size)):
+        waiting = survived.rest
+        while waiting:
+            count = _crown_size(job, size, loose)
+            images, waiting = waiting[:count], waiting[count:]
             in_time = _in_time(job, images)
             yield from in_time.decided
             crowned = _failsafe(job, crown, in_time.rest)
             yield from crowned.decided
+            loose = max((share for image in images if (share := job.ledger.unstable[image]) is not None), default=loose)
             for margins in crowned.rest:
                 optimised, still_open = Outcome[OpenImages](), margins.images
                 for last in passes(job):
@@ -111,10 +119,15 @@ def _split(images: list[int], size: int) -> Iterator[list[int]]:
     return (images[first : first + size] for first in range(0, len(images), size))
 
 
-def _crown_size(job: Job, most: int) -> int:
-    """How many images go through CROWN between two looks at the clock."""
+def _crown_size(job: Job, most: int, loose: float) -> int:
+    """How many images go through CROWN between two looks at the clock. loose: the largest share of neurons that was
+    unstable in an image of the last group.
+
+    Few at once leave a device idle in the stage after CROWN, and CROWN bounds the neurons alone that need it.
+    """
     neurons = sum(math.prod(node.shape) for _, node in job.network.activations())
-    return affordable(job.network, job.x.device, 1 + neurons // NEURONS, most)
+    bounded = min(neurons, int(BOUNDED * loose * neurons))
+    return affordable(job.network, job.x.device, 1 + bounded // NEURONS, most)
 
 
 def _with_attacked(decided: list[Decided], attacked: bool) -> Iterator[Decided]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from lipgraft.network.graph import Scale
+from lipgraft.bounds import fused
+from lipgraft.network.graph import Activation, Scale
 from lipgraft.settings import setting
-from lipgraft.training.intervals import box_balls, graph_of
+from lipgraft.training.intervals import BLOCK, alike_in_memory, box_balls, graph_of
 from lipgraft.training.task import Batch, StepSettings, Task, check
 
 TOLERANCE = 0.5
@@ -41,18 +44,59 @@ def ibp_reg(task: Task, batch: Batch) -> Tensor:
         return batch.x.new_zeros(())
     widths, active, inactive = [], [], []  # numbers of all layers, so that what follows is a few operations in all
     for node in layers:
-        centre, radius = balls[node.inputs[0]]
-        positive, negative = centre > radius, centre < -radius
-        if node.graft is not None:
-            positive, negative = positive & ~node.graft.mask, negative & ~node.graft.mask
-        apart = (centre - centre.mean()).square()
-        widths.append(radius.mean())
-        active += [(centre * positive).sum(), (apart * positive).sum()]
-        inactive += [(centre * negative).sum(), (apart * negative).sum()]
+        width, on, off = _measures(node, *balls[node.inputs[0]])
+        widths.append(width)
+        active += on
+        inactive += off
     start = balls[1 if isinstance(network.nodes[1], Scale) else 0][1].mean()
     tightness = _shortfall(start / torch.stack(widths).clamp(min=1e-12))
     balance = _shortfall(_ratio(torch.stack(active), torch.stack(inactive).abs()))
     return (1 - batch.share) * (tightness.sum() + balance.sum()) / len(layers)
+
+
+def _measures(node: Activation, centre: Tensor, radius: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """The mean radius; of the active neurons, then of the inactive ones, the summed centres and squared distances."""
+    if node.graft is None and fused.usable(centre.detach(), radius.detach()) and alike_in_memory(centre, radius):
+        radii, centres, *signed = _Sums.apply(centre, radius).unbind()  # type: ignore[no-untyped-call]
+        mean = centres / centre.numel()
+        sides = [[c, squares - 2 * mean * c + mean.square() * n] for n, c, squares in (signed[:3], signed[3:])]
+        return radii / radius.numel(), sides[0], sides[1]
+    positive, negative = centre > radius, centre < -radius
+    if node.graft is not None:
+        positive, negative = positive & ~node.graft.mask, negative & ~node.graft.mask
+    apart = (centre - centre.mean()).square()
+    sides = [[(centre * side).sum(), (apart * side).sum()] for side in (positive, negative)]
+    return radius.mean(), sides[0], sides[1]
+
+
+class _Sums(torch.autograd.Function):
+    """Of all radii and of all centres; then the number of active neurons, the sum of their centres and of the squares
+    of these; the same of the inactive ones: (8,). A GPU reads all neurons once for it, and once on the way back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, centre: Tensor, radius: Tensor) -> Tensor:
+        from lipgraft.training import kernels  # needs Triton, which comes with PyTorch for GPUs only
+
+        ctx.save_for_backward(centre, radius)
+        programs = -(-centre.numel() // BLOCK)
+        out = centre.new_zeros(8, programs)
+        if programs:
+            kernels.signed_sums[(programs,)](centre, radius, out, centre.numel(), programs, BLOCK=BLOCK)
+        return out.sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor) -> tuple[Tensor, Tensor]:
+        from lipgraft.training import kernels
+
+        centre, radius = ctx.saved_tensors
+        by_centre, size = torch.empty_like(centre), centre.numel()
+        if size:
+            kernels.signed_sums_backward[(-(-size // BLOCK),)](
+                centre, radius, by.contiguous(), by_centre, size, BLOCK=BLOCK
+            )
+        return by_centre, by[0].expand_as(radius)
 
 
 def _shortfall(ratio: Tensor) -> Tensor:
