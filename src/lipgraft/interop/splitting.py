@@ -107,6 +107,10 @@ def _decide(network: Network, regions: list[Region], judge: OnnxRuntime, deadlin
         if bool(narrow.any()):
             unknown = True
             left = left & ~narrow
+        shrunk = left & ((clipped.upper - clipped.lower) < (boxes.upper - boxes.lower) / 2).any(1)
+        if bool(shrunk.any()):  # as good as cut already: bound what is left first, it may be clipped again
+            pile.append(clipped.at(shrunk))
+            left = left & ~shrunk
         open_, slopes = clipped.at(left), slopes[left]
         width = open_.upper - open_.lower
         share = width / questions.width[open_.asked]
