@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from interop_cases import Graph, vnnlib
+from lipgraft.bounds.memory import never
 from lipgraft.interop import Conjunction, Region, parse_vnnlib, splitting
 from lipgraft.interop.splitting import split_inputs
 from lipgraft.interop.verify import Subject
-from lipgraft.network import Network
+from lipgraft.network import Network, evaluate
 
 
 def network(path: Path, inputs: int, outputs: int, seed: int) -> Path:
@@ -132,3 +133,33 @@ def test_boxes_that_do_not_fit_the_memory_are_bounded_in_smaller_batches(
     monkeypatch.setattr(splitting, "_bounded", small)
     assert split() == expected
     assert max(sizes) > 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clipping_keeps_every_point_at_which_a_disjunct_holds(seed: int, tmp_path: Path) -> None:
+    """On small boxes, where networks are almost linear, so that the lines leave next to nothing to spare."""
+    subject = Subject.read(network(tmp_path / "net.onnx", 3, 4, seed))
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.rand(40, 3, generator=generator, dtype=torch.float64) * 2 - 1
+    regions, points = [], []
+    for centre in centres:
+        inside = centre + 0.05 * (torch.rand(3000, 3, generator=generator, dtype=torch.float64) * 2 - 1)
+        inside[::3] = centre + 0.05 * (
+            torch.randint(0, 3, (1000, 3), generator=generator).double() - 1
+        )  # corners, faces
+        y = evaluate(subject.exact, inside)[subject.exact.output]
+        disjuncts = []
+        for _ in range(2):
+            A = torch.randn(2, 4, generator=generator, dtype=torch.float64)
+            disjuncts.append(Conjunction(A, (y @ A.T).quantile(0.1, dim=0)))
+        regions.append(Region(centre - 0.05, centre + 0.05, tuple(disjuncts)))
+        held = torch.stack([(y @ part.A.T <= part.b).all(1) for part in disjuncts]).any(0)
+        points.append(inside[held])
+    questions = splitting._Questions.of(regions, subject.exact)
+    with torch.no_grad():
+        worst, _, _, clipped = splitting._bounded(subject.exact, questions.boxes(), questions, True, never)
+    lost = questions.upper - questions.lower - (clipped.upper - clipped.lower)
+    assert int((lost > 0.01).any(1).sum()) >= 10, "many boxes are clipped"
+    for i, held in enumerate(points):
+        assert ((clipped.lower[i] <= held) & (held <= clipped.upper[i])).all()
+        assert len(held) == 0 or worst[i] <= 0
