@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from interop_cases import Graph, vnnlib
-from lipgraft.interop import Conjunction, Region, parse_vnnlib
+from lipgraft.bounds.memory import never
+from lipgraft.interop import Conjunction, Region, parse_vnnlib, splitting
 from lipgraft.interop.splitting import split_inputs
 from lipgraft.interop.verify import Subject
+from lipgraft.network import Network, evaluate
 
 
 def network(path: Path, inputs: int, outputs: int, seed: int) -> Path:
@@ -80,3 +83,83 @@ def test_regions_on_one_pile_get_the_words_that_they_get_alone(seed: int, tmp_pa
     assert alone == ["unsat"] * 4 + ["sat", "unsat"]
     assert word(regions) == "sat"
     assert word(regions[:4] + regions[5:]) == "unsat"
+
+
+def test_what_a_line_excludes_is_clipped_off(tmp_path: Path) -> None:
+    """Inputs that must be 0 or 1, and clauses of them that contradict each other: each cut settles an input."""
+    n = 9  # neighbours in a ring differ, and the ring is odd
+    ring = [(i, (i + 1) % n) for i in range(n)]
+    clauses = [{i: sign, j: sign} for i, j in ring for sign in (1, -1)]
+    W, b = np.zeros((n + len(clauses), n), np.float32), np.zeros(n + len(clauses), np.float32)
+    W[:n], b[:n] = 2 * np.eye(n), -1  # relu(2 x - 1)
+    for row, clause in enumerate(clauses, start=n):  # relu(1 - the literals that are true)
+        b[row] = 1 - sum(sign < 0 for sign in clause.values())
+        for variable, sign in clause.items():
+            W[row, variable] = -sign
+    g = Graph([1, n])
+    g.add("Gemm", g.last, g.number(np.concatenate([W, np.eye(n, dtype=np.float32)]).T.copy()),
+          g.number(np.concatenate([b, np.zeros(n, np.float32)])))  # fmt: skip
+    g.add("Relu")
+    out = np.zeros((2 * n + len(clauses), 2), np.float32)
+    out[n : n + len(clauses), 0] = 1  # clauses that do not hold
+    out[:n, 1], out[n + len(clauses) :, 1] = -1, 1  # the sum of x - relu(2 x - 1), the distances from 0 or 1
+    g.add("MatMul", g.last, g.number(out))
+    subject = Subject.read(g.save(tmp_path / "net.onnx", [1, 2]))
+    text = vnnlib([0.0] * n, [1.0] * n, 2, "(<= Y_0 0)", "(<= Y_1 0)")
+    split = split_inputs(subject.exact, parse_vnnlib(text).expand(math.inf), subject.judge, math.inf, sound=True)
+    assert split.status == "unsat"
+    assert split.boxes < 60, "without clipping it takes 275"
+
+
+def test_boxes_that_do_not_fit_the_memory_are_bounded_in_smaller_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = Subject.read(network(tmp_path / "net.onnx", 3, 2, 0))
+    text = vnnlib([-1.0] * 3, [1.0] * 3, 2, "(>= Y_0 2.0)")
+
+    def split() -> tuple[str, int]:
+        regions = parse_vnnlib(text).expand(math.inf)
+        found = split_inputs(subject.exact, regions, subject.judge, math.inf, sound=True)
+        return found.status, found.boxes
+
+    expected, bounded, sizes = split(), splitting._bounded, []
+
+    def small(network: Network, boxes: splitting._Boxes, *rest: Any) -> Any:
+        sizes.append(len(boxes.asked))
+        if len(boxes.asked) > 2:
+            raise torch.OutOfMemoryError
+        return bounded(network, boxes, *rest)
+
+    monkeypatch.setattr(splitting, "_bounded", small)
+    assert split() == expected
+    assert max(sizes) > 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clipping_keeps_every_point_at_which_a_disjunct_holds(seed: int, tmp_path: Path) -> None:
+    """On small boxes, where networks are almost linear, so that the lines leave next to nothing to spare."""
+    subject = Subject.read(network(tmp_path / "net.onnx", 3, 4, seed))
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.rand(40, 3, generator=generator, dtype=torch.float64) * 2 - 1
+    regions, points = [], []
+    for centre in centres:
+        inside = centre + 0.05 * (torch.rand(3000, 3, generator=generator, dtype=torch.float64) * 2 - 1)
+        inside[::3] = centre + 0.05 * (
+            torch.randint(0, 3, (1000, 3), generator=generator).double() - 1
+        )  # corners, faces
+        y = evaluate(subject.exact, inside)[subject.exact.output]
+        disjuncts = []
+        for _ in range(2):
+            A = torch.randn(2, 4, generator=generator, dtype=torch.float64)
+            disjuncts.append(Conjunction(A, (y @ A.T).quantile(0.1, dim=0)))
+        regions.append(Region(centre - 0.05, centre + 0.05, tuple(disjuncts)))
+        held = torch.stack([(y @ part.A.T <= part.b).all(1) for part in disjuncts]).any(0)
+        points.append(inside[held])
+    questions = splitting._Questions.of(regions, subject.exact)
+    with torch.no_grad():
+        worst, _, _, clipped = splitting._bounded(subject.exact, questions.boxes(), questions, True, never)
+    lost = questions.upper - questions.lower - (clipped.upper - clipped.lower)
+    assert int((lost > 0.01).any(1).sum()) >= 10, "many boxes are clipped"
+    for i, held in enumerate(points):
+        assert ((clipped.lower[i] <= held) & (held <= clipped.upper[i])).all()
+        assert len(held) == 0 or worst[i] <= 0

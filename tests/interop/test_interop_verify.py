@@ -483,10 +483,13 @@ def test_a_folder_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:
         verify_vnnlib(tmp_path / "net.onnx", tmp_path / "holds.vnnlib", 60.0, results=tmp_path / "results" / "a.txt")
 
 
-def test_another_time_limit_is_another_question(tmp_path: Path) -> None:
+def test_an_answer_is_kept_under_another_limit_unless_it_took_longer(tmp_path: Path) -> None:
     path = table(tmp_path)
     verify_instances(path)
-    assert verify_instances(path, timeout=300.0).reused == 0
+    assert verify_instances(path, timeout=300.0).reused == 2
+    late = verify_instances(path, timeout=1e-9)
+    assert (late.reused, late.counts["timeout"]) == (0, 3)
+    assert verify_instances(path, timeout=300.0).counts["timeout"] == 0
 
 
 def test_other_settings_are_another_question(tmp_path: Path) -> None:

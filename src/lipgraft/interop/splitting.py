@@ -1,8 +1,9 @@
 """Branch and bound on inputs: for networks with few of them, halving boxes is a complete method.
 
 Every box is bounded by CROWN, and so are mixtures of rows that must hold together. A box that is not proved is cut in
-half across the input that could give its rows most of what they lack, and both halves go back on the pile. The boxes of
-all regions of a property lie on one pile and are bounded together.
+half across the input that could give its rows most of what they lack, and both halves go back on the pile. Before that
+it is clipped: the bounds are lines, and where a line is above a row's limit, so is the row. The boxes of all regions of
+a property lie on one pile and are bounded together.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ TOGETHER = 4096  # regions whose boxes share a pile
 TRIED = 3  # points of a batch that onnxruntime is asked about
 MIXTURES = 12  # steps in which rows of a disjunct are mixed
 TINY = 1e-9
+SPARE = 1e-6  # of a box's sides: clipping leaves so much more than it must, far more than rounding moves a line
 NARROW = 2e-5  # of the whole box: below this, rounding decides, and cutting on proves nothing
 
 
@@ -81,7 +83,7 @@ def _decide(network: Network, regions: list[Region], judge: OnnxRuntime, deadlin
             return Split("timeout", None, done)
         boxes = _take(pile, room)
         try:
-            excess, weight, slopes = _bounded(network, boxes, questions, sound, late)
+            excess, weight, slopes, clipped = _bounded(network, boxes, questions, sound, late)
         except RuntimeError as error:
             if not is_out_of_memory(error) or room == 1:
                 raise
@@ -100,13 +102,18 @@ def _decide(network: Network, regions: list[Region], judge: OnnxRuntime, deadlin
         left = ~(excess > 0)  # NaN proves nothing
         if not bool(left.any()):
             continue
-        open_, slopes = boxes.at(left), slopes[left]
-        width = open_.upper - open_.lower
-        share = width / questions.width[open_.asked]
-        narrow = share.nan_to_num(nan=0.0).amax(1) < NARROW
+        share = (boxes.upper - boxes.lower) / questions.width[boxes.asked]
+        narrow = left & (share.nan_to_num(nan=0.0).amax(1) < NARROW)
         if bool(narrow.any()):
             unknown = True
-            open_, slopes, width, share = open_.at(~narrow), slopes[~narrow], width[~narrow], share[~narrow]
+            left = left & ~narrow
+        shrunk = left & ((clipped.upper - clipped.lower) < (boxes.upper - boxes.lower) / 2).any(1)
+        if bool(shrunk.any()):  # as good as cut already: bound what is left first, it may be clipped again
+            pile.append(clipped.at(shrunk))
+            left = left & ~shrunk
+        open_, slopes = clipped.at(left), slopes[left]
+        width = open_.upper - open_.lower
+        share = width / questions.width[open_.asked]
         # A side that was cut less often is worth more: what a bound does not depend on here it may depend on later.
         score = torch.where(share >= NARROW, (slopes.abs() * width + TINY) * share, -1.0)
         pile.append(_halved(open_, score.argmax(1)))
@@ -207,9 +214,9 @@ def _take(pile: list[_Boxes], room: int) -> _Boxes:
 
 def _bounded(
     network: Network, boxes: _Boxes, questions: _Questions, sound: bool, late: Late
-) -> tuple[Tensor, Tensor, Tensor]:
-    """For each box how far it is from a violation at least (N,), the coefficients of that bound (N, inputs), and how
-    much of what its rows lack each input could give them, per length.
+) -> tuple[Tensor, Tensor, Tensor, _Boxes]:
+    """For each box how far it is from a violation at least (N,), the coefficients of that bound (N, inputs), how much
+    of what its rows lack each input could give them, per length, and the part of the box that may have violations.
     """
     shape, root = network.input_shape, input_like(network)
     box = Box(boxes.lower.view(-1, *shape), boxes.upper.view(-1, *shape))
@@ -220,9 +227,13 @@ def _bounded(
     excess = specification_bounds(prepared, A.unsqueeze(1), record=record)[:, 0] - limits
     worst, row = questions.worst(excess, boxes.asked)
     single_rows = record[0][:, 0]
-    weight = _row(at_input(network, root, single_rows), row)
-    if not questions.joins or bool((worst > 0).all()):
-        return worst, weight, weight
+    lines = at_input(network, root, single_rows).flatten(2)
+    weight = _row(lines, row)
+    if bool((worst > 0).all()):
+        return worst, weight, weight, boxes
+    if not questions.joins:
+        worst, clipped = _clipped(boxes, worst, excess, lines, groups, questions)
+        return worst, weight, weight, clipped
     ends = [end.flatten(1) for end in prepared.intervals[root]]
     share = _mixed(excess, single_rows.flatten(2), ends[0], ends[1], groups, questions.count)
     mixture = share.new_zeros(*share.shape, questions.count).scatter(2, groups.unsqueeze(2), share.unsqueeze(2))
@@ -233,15 +244,49 @@ def _bounded(
     single = questions.best(excess, groups)
     better = torch.maximum(single, joint_excess)
     worst, which = torch.where(questions.present(groups), better, torch.inf).min(1)
-    weight = _row(at_input(network, root, record[0][:, 0]), which)
+    joint_lines = at_input(network, root, record[0][:, 0]).flatten(2)
+    weight = _row(joint_lines, which)
     lacking = torch.where(groups == which[:, None], -excess, torch.inf).clamp(min=TINY)
-    slopes = (at_input(network, root, single_rows).flatten(2).abs() / lacking.unsqueeze(2)).sum(1)
-    return worst, weight, slopes + weight.abs() / worst.abs().clamp(min=TINY)[:, None]
+    slopes = (lines.abs() / lacking.unsqueeze(2)).sum(1) + weight.abs() / worst.abs().clamp(min=TINY)[:, None]
+    every = torch.arange(questions.count, device=groups.device).expand(len(groups), -1)
+    values, rows = torch.cat([excess, joint_excess], 1), torch.cat([lines, joint_lines], 1)
+    worst, clipped = _clipped(boxes, worst, values, rows, torch.cat([groups, every], 1), questions)
+    return worst, weight, slopes, clipped
 
 
-def _row(coefficients: Tensor, row: Tensor) -> Tensor:
-    """One row of each box: (N, K, *shape), (N,) -> (N, inputs)."""
-    return coefficients[torch.arange(len(row), device=row.device), row].flatten(1)
+def _clipped(
+    boxes: _Boxes, worst: Tensor, excess: Tensor, lines: Tensor, groups: Tensor, questions: _Questions
+) -> tuple[Tensor, _Boxes]:
+    """The boxes around where a disjunct may still hold; where none may, `worst` becomes infinite.
+
+    excess: (N, R), the least value of each line on the box, less the limit; lines: (N, R, inputs), its coefficients a;
+    groups: (N, R), the disjunct that a line belongs to. A line has its least value where every input is at the end that
+    a_i's sign says, and rises by |a_i| for each step away from there: the row cannot hold where any input is further
+    than -excess / |a_i| from its end. All rows of a disjunct hold together, so what they leave is cut; disjuncts are
+    alternatives, so what they leave is joined.
+    """
+    lower, upper = boxes.lower.unsqueeze(1), boxes.upper.unsqueeze(1)
+    size = torch.maximum(lower.abs(), upper.abs())
+    reach = (-excess.unsqueeze(2) / lines.abs()).nan_to_num(nan=torch.inf, posinf=torch.inf).clamp(min=0.0)
+    reach = reach * (1.0 + SPARE) + SPARE * (upper - lower) + 2.0**-50 * size
+    places = groups.unsqueeze(2).expand_as(lines)
+    highs = torch.where(lines > 0, torch.minimum(lower + reach, upper), upper)
+    lows = torch.where(lines < 0, torch.maximum(upper - reach, lower), lower)
+    shape = len(lower), questions.count, lower.shape[2]
+    high = upper.expand(shape).scatter_reduce(1, places, highs, "amin")
+    low = lower.expand(shape).scatter_reduce(1, places, lows, "amax")
+    kept = questions.present(groups[:, : questions.disjunct.shape[1]]) & ~(questions.best(excess, groups) > 0)
+    kept = kept & (low <= high).all(2)
+    some = kept.any(1)
+    low = torch.where(kept.unsqueeze(2), low, torch.inf).amin(1)
+    high = torch.where(kept.unsqueeze(2), high, -torch.inf).amax(1)
+    lower, upper = (torch.where(some[:, None], new, old) for new, old in ((low, boxes.lower), (high, boxes.upper)))
+    return torch.where(some, worst, torch.inf), _Boxes(lower, upper, boxes.asked)
+
+
+def _row(lines: Tensor, row: Tensor) -> Tensor:
+    """One row of each box: (N, K, inputs), (N,) -> (N, inputs)."""
+    return lines[torch.arange(len(row), device=row.device), row]
 
 
 def _mixed(bounds: Tensor, rows: Tensor, low: Tensor, high: Tensor, groups: Tensor, count: int) -> Tensor:
