@@ -137,6 +137,7 @@ def test_a_page_and_a_plot_are_made_of_the_records(tmp_path: Path) -> None:
     data = json.loads(record.read_text())
     assert scoreboard_page([data], "page.svg") == text
     assert scoreboard_page([data, data], "page.svg").count("\n## ") == 1, "one section for each repository"
+    assert "\n\nBeside others.\n\n" in scoreboard_page([data], "page.svg", "Beside others.")
     assert page.with_suffix(".svg").read_text() == cactus([data])
     assert "alpha-beta-CROWN, 4" in cactus([data])
 

@@ -350,6 +350,7 @@ def vnncomp_command(
 def vnncomp_page_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `bench vnncomp --json` wrote.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page; the plot stands beside it, as an SVG.")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="A paragraph for its readers, in Markdown.")] = "",
     threads: ThreadsOption = None,
 ) -> None:
     """The scoreboard as a page in Markdown, with a cactus plot."""
@@ -358,7 +359,7 @@ def vnncomp_page_command(
     records = [_record(file) for file in files]
     figure = check_file(out).with_suffix(".svg")
     atomic_write_text(figure, cactus(records))
-    atomic_write_text(out, scoreboard_page(records, figure.name))
+    atomic_write_text(out, scoreboard_page(records, figure.name, note))
     say(f"written to {out} and {figure}")
 
 

@@ -32,15 +32,16 @@ def best_tool(row: Record) -> str | None:
     return min(asked, key=lambda tool: (-asked[tool]["solved"], asked[tool]["median"]), default=None)
 
 
-def scoreboard_page(records: Sequence[Record], figure: str) -> str:
+def scoreboard_page(records: Sequence[Record], figure: str, note: str = "") -> str:
     """records: what `lipgraft bench vnncomp --json` wrote; those of one repository become one section. figure: the
-    plot's file beside it.
+    plot's file beside it. note: a paragraph for its readers.
     """
     tools = tools_of(records)
     parts = [
         MARK,
         "# VNN-COMP instances",
         _verdict(records, tools),
+        *([note] if note else []),
         f"Solved: answered sat or unsat. Wrong: against what all of {_listed(tools)} say that answered at all; sat is "
         "confirmed by onnxruntime before it is said. Median: seconds of the instances that a tool solved, less its "
         "start-up (the least time of any of its answers; lipgraft's are measured in one process, and include reading "
