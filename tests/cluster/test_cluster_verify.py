@@ -18,15 +18,17 @@ import torch
 from torch import Tensor, nn
 
 import deadly
+import hard_images
 from command_line import failure
 from deadly import Deadly
 from lipgraft import data, models, training
 from lipgraft.cli import GO_ON, main
 from lipgraft.cluster import Cluster, ClusterError, driver
-from lipgraft.cluster.queue import DEATHS
+from lipgraft.cluster.queue import DEATHS, Queue
 from lipgraft.cluster.speed import bench_cluster
 from lipgraft.runs import RESULTS, Row, StoreError, read_results
 from lipgraft.verification import AttackSettings, VerifySettings, verify
+from lipgraft.verification.ledger import Decided
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -232,3 +234,48 @@ def test_the_benchmark_decides_the_same_with_and_without_workers(address: str) -
     assert [row["workers"] for row in rows] == [0, 1, 2]
     assert all(row["images"] == 64 and row["images_per_second"] > 0 for row in rows)
     assert rows[0]["verdicts"] == rows[1]["verdicts"] == rows[2]["verdicts"]
+
+
+# Open images that move to an idle worker
+
+
+class AllAtOnce(Queue):
+    """The first worker gets everything, and the second has nothing to do."""
+
+    def take(self) -> list[int]:
+        return [self._fresh.popleft() for _ in range(len(self._fresh))] or super().take()
+
+
+@pytest.mark.parametrize("killed", ["nobody", "giver", "receiver"])
+def test_half_of_a_workers_open_images_move_to_an_idle_one_and_none_is_lost(
+    killed: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever dies of the two: the verdicts are those of one process, and each comes once."""
+    (x, y), model, settings = hard_images.images(), hard_images.network(), hard_images.SETTINGS
+    moved, notices = list[int](), list[str]()
+    hand_on, answered = driver._Run._hand_on, driver._Run._answered
+
+    def spied_hand_on(run: driver._Run, worker: driver._Worker) -> None:
+        hand_on(run, worker)
+        moved.append(len(worker.images))
+        if killed == "receiver" and len(moved) == 1:
+            ray.kill(worker.actor)
+
+    def spied_answered(run: driver._Run, waited: object) -> Iterator[Decided]:
+        giver = run.asking[waited][0]
+        yield from answered(run, waited)
+        if killed == "giver" and not moved:
+            ray.kill(giver.actor)
+
+    monkeypatch.setattr(driver, "Queue", AllAtOnce)
+    monkeypatch.setattr(driver, "RIPE", 0.0)
+    monkeypatch.setattr(driver._Run, "_hand_on", spied_hand_on)
+    monkeypatch.setattr(driver._Run, "_answered", spied_answered)
+    with Cluster(workers=2, device="cpu", notice=notices.append) as cluster:
+        found = list(cluster.verify_stream(model, x, y, hard_images.EPS, settings=settings, together=True))
+    assert moved
+    assert moved[0] > 1
+    assert len(notices) == (killed != "nobody")
+    assert sorted(place for place, _ in found) == list(range(len(x)))
+    expected = verify(model, x, y, hard_images.EPS, settings=settings)
+    assert [verdict.status for _, verdict in sorted(found, key=lambda one: one[0])] == [v.status for v in expected]

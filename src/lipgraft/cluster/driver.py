@@ -1,7 +1,8 @@
 """Dealing images out over the workers of a Ray cluster, and gathering their verdicts.
 
 Every image is handed to one worker at a time. A worker that dies has its unfinished images handed out again; a verdict
-that has arrived is never asked for again, so none is lost and none comes twice.
+that has arrived is never asked for again, so none is lost and none comes twice. When nothing is left to hand out, an
+idle worker gets half of the open images of another, which go on there as they stand.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from lipgraft.network import Network
 from lipgraft.runs.fingerprint import network_fingerprint
 from lipgraft.verification import Verdict, VerifySettings
 from lipgraft.verification.cascade import CPU_GROUP
+from lipgraft.verification.handover import Package
 from lipgraft.verification.job import Job
 from lipgraft.verification.ledger import Decided
 from lipgraft.version import __version__
@@ -35,6 +37,12 @@ START_SECONDS = 120.0
 LOOK_SECONDS = 1.0
 """Between two looks at the clock while no worker says anything."""
 
+RIPE = 1.0
+"""Seconds that a worker keeps its images before it is asked for some, and between two such questions."""
+
+ASIDE = "aside"
+"""A worker's second thread, in which it is asked for images while it verifies."""
+
 SOON = 1e-3
 """Seconds given to chunks after the end of the run's time, in which they end as timeouts."""
 
@@ -43,7 +51,8 @@ SOON = 1e-3
 class _Worker:
     """actor: Ray's; images: what it was handed and has not answered, by place in its chunk; loaded: Ray's promise that
     it has the model, None before it has greeted; network: the one that its proofs speak of; handed: how many images it
-    was handed last, and when.
+    was handed last, and when; asked: when it has last answered whether it can spare any; resting: it has said all, but
+    not yet answered that.
     """
 
     actor: Any
@@ -51,6 +60,8 @@ class _Worker:
     loaded: Any = None
     network: Network | None = None
     handed: tuple[int, float] = (0, 0.0)
+    asked: float = 0.0
+    resting: bool = False
 
 
 class Cluster:
@@ -167,6 +178,8 @@ class _Run:
         self.busy: dict[Any, _Worker] = {}  # by what Ray is asked to wait for: a greeting, or a stream of findings
         self.greeting: set[Any] = set()
         self.idle: list[_Worker] = []
+        self.asking: dict[Any, tuple[_Worker, Any]] = {}  # who is asked for images, and what they will come in
+        self.moving: list[tuple[list[int], Any]] = []  # images that have left one worker for another
         self.networks: dict[str, Network] = {}
         # How many workers died before they greeted, one after the other; whether any has.
         self.stillborn, self.greeted = 0, False
@@ -179,7 +192,8 @@ class _Run:
             for _ in range(min(self.cluster.workers, len(self.x)) - len(crew)):
                 self._hire()
             left = len(self.x)
-            while left or len(self.busy) > len(self.greeting):  # who has said all has yet to say that it has
+            # Who has said all has yet to say that it has.
+            while left or len(self.busy) > len(self.greeting) or self.asking:
                 for decided in self._turn():
                     left -= 1
                     yield decided
@@ -189,22 +203,29 @@ class _Run:
     def dismiss(self) -> None:
         """End the workers that still do something; the others wait for the next question. Only while connected."""
         self.cluster._crew += self.idle
-        workers, self.busy, self.idle = list(self.busy.values()), {}, []
+        workers = [*self.busy.values(), *(worker for worker, _ in self.asking.values() if worker.resting)]
+        self.busy, self.idle, self.asking = {}, [], {}
         for worker in workers:
             self.ray.kill(worker.actor)
 
     def _turn(self) -> Iterator[Decided]:
         """Hand out what waits, then take what came first."""
         self.together &= bool(self.greeting)
+        while self.idle and self.moving:
+            self._hand_on(self.idle.pop())
         while self.idle and len(self.queue) and not self.together:
             self._hand_out(self.idle.pop())
-        ready, _ = self.ray.wait(list(self.busy), num_returns=1, timeout=LOOK_SECONDS)
+        self._ask()
+        ready, _ = self.ray.wait([*self.busy, *self.asking], num_returns=1, timeout=LOOK_SECONDS)
         if not ready and not self.greeted and self._now() > START_SECONDS:
             free = ", ".join(f"{k} {v:g}" for k, v in self.ray.available_resources().items() if k in ("CPU", "GPU"))
             raise ClusterError(
                 f"no worker started within {START_SECONDS:.0f} s; free in the cluster: {free or 'nothing'}."
             )
         for waited in ready:
+            if waited in self.asking:
+                yield from self._answered(waited)
+                continue
             worker = self.busy.pop(waited)
             try:
                 if waited in self.greeting:
@@ -216,14 +237,17 @@ class _Run:
             except StopIteration:
                 images, since = worker.handed
                 self.queue.took(images, self._now() - since)
-                self.idle.append(worker)
-            except self.ray.exceptions.RayTaskError as error:
-                raise _plain(self.ray, error) from None
+                worker.resting = any(worker is asked for asked, _ in self.asking.values())
+                if not worker.resting:
+                    self.idle.append(worker)
             except (self.ray.exceptions.RayActorError, self.ray.exceptions.ObjectLostError):
                 yield from self._bury(worker)
+            except self.ray.exceptions.RayTaskError as error:
+                raise _plain(self.ray, error) from None
 
     def _hire(self) -> None:
-        actor = self.ray.remote(**self.cluster._takes, max_restarts=0)(_shell()).remote()
+        asides = {ASIDE: 1}
+        actor = self.ray.remote(**self.cluster._takes, max_restarts=0, concurrency_groups=asides)(_shell()).remote()
         hello = actor.hello.remote()
         self.greeting.add(hello)
         self.busy[hello] = _Worker(actor)
@@ -240,20 +264,63 @@ class _Run:
 
     def _engage(self, worker: _Worker) -> None:
         """Send a worker the model; it is ready for images then."""
-        self.greeted, worker.network = True, None
+        self.greeted, worker.network, worker.asked, worker.handed = True, None, 0.0, (0, 0.0)
         device = "cuda" if self.cluster.on_gpu else "cpu"
         worker.loaded = worker.actor.load.remote(self.parcel, device, self.cluster.threads)
         self.idle.append(worker)
 
     def _hand_out(self, worker: _Worker) -> None:
-        images = self.queue.take()
+        self._hand(worker, self.queue.take(), None)
+
+    def _hand_on(self, worker: _Worker) -> None:
+        self._hand(worker, *self.moving.pop(0))
+
+    def _hand(self, worker: _Worker, images: list[int], package: Any) -> None:
+        """package: a promise of what another worker has done of them; None: they are new."""
         worker.images, worker.handed = dict(enumerate(images)), (len(images), self._now())
         eps = self.question.eps
         mine = eps[images] if isinstance(eps, Tensor) and eps.ndim else eps
         limit = self.question.settings.limits.total_seconds
         left = None if limit is None else max(SOON, limit - self._now())
         verify = worker.actor.verify.options(num_returns="streaming")
-        self.busy[verify.remote(worker.loaded, self.x[images], self.y[images], mine, left)] = worker
+        self.busy[verify.remote(worker.loaded, self.x[images], self.y[images], mine, left, package)] = worker
+
+    # --- open images that move to another worker
+
+    def _ask(self) -> None:
+        """Ask the workers with the most open images for some, if others have nothing to do."""
+        spare = len(self.idle) - len(self.asking) - len(self.moving) - len(self.queue)
+        if spare <= 0 or self.question.certificates:
+            return
+        now, asked = self._now(), [worker for worker, _ in self.asking.values()]
+        ripe = [
+            worker
+            for worker in self.busy.values()
+            if len(worker.images) > 1 and worker not in asked and now - max(worker.asked, worker.handed[1]) > RIPE
+        ]
+        for worker in sorted(ripe, key=lambda one: -len(one.images))[:spare]:
+            give = worker.actor.give.options(num_returns=2, concurrency_group=ASIDE)
+            places, package = give.remote(worker.loaded)
+            self.asking[places] = (worker, package)
+
+    def _answered(self, waited: Any) -> Iterator[Decided]:
+        """A worker has said which of its images it gives away; or it has died."""
+        worker, package = self.asking.pop(waited)
+        try:
+            places = self.ray.get(waited)
+        except (self.ray.exceptions.RayActorError, self.ray.exceptions.ObjectLostError):
+            self.ray.kill(worker.actor)
+            if worker.resting:  # else its stream of findings will say so too
+                yield from self._bury(worker)
+            return
+        except self.ray.exceptions.RayTaskError as error:
+            raise _plain(self.ray, error) from None
+        if places:
+            self.moving.append(([worker.images.pop(place) for place in places], package))
+        worker.asked = self._now()
+        if worker.resting:
+            worker.resting = False
+            self.idle.append(worker)
 
     def _found(self, worker: _Worker, finding: Finding) -> Decided:
         if self.watch is not None and finding.bounded:
@@ -270,6 +337,7 @@ class _Run:
     def _bury(self, worker: _Worker) -> Iterator[Decided]:
         """Another worker takes a dead one's place, and its unfinished images."""
         self.ray.kill(worker.actor)  # after a lost message it may still live
+        self.asking = {answer: asked for answer, asked in self.asking.items() if asked[0] is not worker}
         self.stillborn += worker.loaded is None
         if self.stillborn >= DEATHS:
             raise ClusterError(
@@ -316,9 +384,18 @@ def _shell() -> type:
             self.share = Share(question, device, threads)
 
         def verify(
-            self, loaded: None, x: Tensor, y: Tensor, eps: float | Tensor, seconds_left: float | None
+            self,
+            loaded: None,
+            x: Tensor,
+            y: Tensor,
+            eps: float | Tensor,
+            seconds_left: float | None,
+            package: Package | None,
         ) -> Iterator[Finding]:
             """loaded: of `load`; where that failed, Ray raises its error here."""
-            yield from self.share.verify(x, y, eps, seconds_left)
+            yield from self.share.verify(x, y, eps, seconds_left, package)
+
+        def give(self, loaded: None) -> tuple[list[int], Package | None]:
+            return self.share.give()
 
     return Worker
