@@ -23,8 +23,8 @@ from command_line import failure
 from deadly import Deadly
 from lipgraft import data, models, training
 from lipgraft.cli import GO_ON, main
-from lipgraft.cluster import Cluster, ClusterError, driver
-from lipgraft.cluster.queue import DEATHS, Queue
+from lipgraft.cluster import Cluster, ClusterError, Queue, crew, driver
+from lipgraft.cluster.crew import DEATHS
 from lipgraft.cluster.speed import bench_cluster
 from lipgraft.runs import RESULTS, Row, StoreError, read_results
 from lipgraft.verification import AttackSettings, VerifySettings, verify
@@ -160,7 +160,7 @@ def test_a_worker_of_another_version_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(driver, "__version__", "9.9")
+    monkeypatch.setattr(crew, "__version__", "9.9")
     assert main(command(checkpoint, "--out", str(tmp_path / "run"), "--cluster", "local", "--workers", "1")) == 1
     assert "has lipgraft 0." in (error := failure(capsys))
     assert "this is 9.9; install the same everywhere." in error
@@ -223,7 +223,7 @@ def test_the_same_workers_answer_one_question_after_the_other(address: str) -> N
             found = dict(cluster.verify_stream(model, x, y, EPS, settings=SETTINGS, together=True))
             expected = verify(model, x, y, EPS, settings=SETTINGS)
             assert [found[place].status for place in range(12)] == [verdict.status for verdict in expected]
-            crews.append({worker.actor for worker in cluster._crew})
+            crews.append(set(cluster._waiting))
     assert len(crews[0]) == 2
     assert crews[0] == crews[1]
 

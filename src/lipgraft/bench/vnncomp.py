@@ -1,4 +1,4 @@
-"""The instances of a VNN-COMP repository, decided in one process and compared with what other verifiers answered."""
+"""The instances of a VNN-COMP repository, decided and compared with what other verifiers answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from lipgraft.bench.published import Answer, Published, question, truth
 from lipgraft.errors import SettingsError
-from lipgraft.interop import Instance, InstanceResult, found_file, read_instances, verify_instances
+from lipgraft.interop import Decide, Instance, InstanceResult, found_file, read_instances, verify_instances
 from lipgraft.verification import VerifySettings
 
 DECIDED = ("sat", "unsat")
@@ -68,12 +68,13 @@ def bench_vnncomp(
     device: torch.device | str = "cpu",
     settings: VerifySettings | None = None,
     progress: Callable[[str, int, int, InstanceResult], None] | None = None,
+    decide: Decide | None = None,
 ) -> list[dict[str, Any]]:
     """Decide every so many-th instance of each benchmark, for at most `limit` seconds, and compare.
 
     out: a folder with the results of each benchmark; what it has already is not done again. total_seconds: for all of
-    them; each benchmark has an equal share of what is left, after which no instance of it is begun. One row per
-    benchmark, with its instances in it.
+    them; each benchmark has an equal share of what is left, after which no instance of it is begun. decide: what
+    decides the instances of a benchmark, instead of this process. One row per benchmark, with its instances in it.
     """
     end = time.monotonic() + total_seconds
     rows = []
@@ -90,6 +91,7 @@ def bench_vnncomp(
             settings=settings,
             progress=None if progress is None else _named(progress, benchmark.name),
             wanted=frozenset(benchmark.here),
+            decide=decide,
         )
         rows.append(scored(benchmark, summary.results, published, every))
     return rows
