@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -17,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import deadly
 import hard_images
 from command_line import failure
 from deadly import Deadly
@@ -35,21 +32,6 @@ pytestmark = pytest.mark.xdist_group("ray")
 
 SETTINGS = VerifySettings(attack=AttackSettings(steps=5, restarts=1), images=4)
 EPS = 0.05
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a cluster with two CPUs, to which this process is connected."""
-    token = tmp_path_factory.mktemp("ray") / "token"  # else Ray would put one into the user's home
-    token.write_text(secrets.token_hex(32))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_worker_niceness", "0")
-        patch.setenv("PYTHONPATH", str(Path(deadly.__file__).parent), prepend=os.pathsep)
-        context = ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        yield context.address_info["gcs_address"]
-        ray.shutdown()
 
 
 def network() -> nn.Sequential:

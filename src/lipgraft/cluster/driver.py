@@ -39,9 +39,10 @@ SOON = 1e-3
 
 @dataclass(eq=False)
 class _Worker(Worker):
-    """images: what it was handed and has not answered, by place in its chunk; network: the one of its proofs; handed: how
-    many images it was handed last, and when; asked: when it has last answered whether it can spare any; resting: it has
-    said all, but not yet answered that.
+    """images: what it was handed and has not answered, by place in its chunk; network: the one that proofs are about.
+
+    handed: how many images it was handed last, and when; asked: when it has last answered whether it can spare any;
+    resting: it has said all, but not yet answered that.
     """
 
     images: dict[int, int] = field(default_factory=dict)
