@@ -36,6 +36,18 @@ def hold_file(path: Path) -> BaseFileLock:
     return lock
 
 
+@contextmanager
+def awaited(path: Path) -> Iterator[None]:
+    """Hold a lock file, made if it is missing, until the end of the block; another holder is waited for."""
+    lock = FileLock(check_folder(path.parent) / path.name)
+    with written(path):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _acquire(lock: BaseFileLock, what: Path) -> None:
     with written(Path(lock.lock_file)):
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lipgraft.cluster import Queue
-from lipgraft.cluster.queue import DEATHS
+from lipgraft.cluster.crew import DEATHS
 
 
 @pytest.mark.parametrize(("count", "workers", "most"), [(0, 1, 1), (1, 4, 32), (100, 2, 32), (1000, 3, 256), (7, 9, 1)])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -17,37 +15,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import deadly
+import hard_images
 from command_line import failure
 from deadly import Deadly
 from lipgraft import data, models, training
 from lipgraft.cli import GO_ON, main
-from lipgraft.cluster import Cluster, ClusterError, driver
-from lipgraft.cluster.queue import DEATHS
+from lipgraft.cluster import Cluster, ClusterError, Queue, crew, driver
+from lipgraft.cluster.crew import DEATHS
 from lipgraft.cluster.speed import bench_cluster
 from lipgraft.runs import RESULTS, Row, StoreError, read_results
 from lipgraft.verification import AttackSettings, VerifySettings, verify
+from lipgraft.verification.ledger import Decided
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 pytestmark = pytest.mark.xdist_group("ray")
 
 SETTINGS = VerifySettings(attack=AttackSettings(steps=5, restarts=1), images=4)
 EPS = 0.05
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a cluster with two CPUs, to which this process is connected."""
-    token = tmp_path_factory.mktemp("ray") / "token"  # else Ray would put one into the user's home
-    token.write_text(secrets.token_hex(32))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_worker_niceness", "0")
-        patch.setenv("PYTHONPATH", str(Path(deadly.__file__).parent), prepend=os.pathsep)
-        context = ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        yield context.address_info["gcs_address"]
-        ray.shutdown()
 
 
 def network() -> nn.Sequential:
@@ -158,7 +142,7 @@ def test_a_worker_of_another_version_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(driver, "__version__", "9.9")
+    monkeypatch.setattr(crew, "__version__", "9.9")
     assert main(command(checkpoint, "--out", str(tmp_path / "run"), "--cluster", "local", "--workers", "1")) == 1
     assert "has lipgraft 0." in (error := failure(capsys))
     assert "this is 9.9; install the same everywhere." in error
@@ -221,7 +205,7 @@ def test_the_same_workers_answer_one_question_after_the_other(address: str) -> N
             found = dict(cluster.verify_stream(model, x, y, EPS, settings=SETTINGS, together=True))
             expected = verify(model, x, y, EPS, settings=SETTINGS)
             assert [found[place].status for place in range(12)] == [verdict.status for verdict in expected]
-            crews.append({worker.actor for worker in cluster._crew})
+            crews.append(set(cluster._waiting))
     assert len(crews[0]) == 2
     assert crews[0] == crews[1]
 
@@ -232,3 +216,50 @@ def test_the_benchmark_decides_the_same_with_and_without_workers(address: str) -
     assert [row["workers"] for row in rows] == [0, 1, 2]
     assert all(row["images"] == 64 and row["images_per_second"] > 0 for row in rows)
     assert rows[0]["verdicts"] == rows[1]["verdicts"] == rows[2]["verdicts"]
+
+
+# Open images that move to an idle worker
+
+
+class AllAtOnce(Queue):
+    """The first worker gets everything, and the second has nothing to do."""
+
+    def take(self) -> list[int]:
+        return [self._fresh.popleft() for _ in range(len(self._fresh))] or super().take()
+
+
+@pytest.mark.parametrize("killed", ["nobody", "giver", "receiver"])
+def test_half_of_a_workers_open_images_move_to_an_idle_one_and_none_is_lost(
+    killed: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever dies of the two: the verdicts are those of one process, and each comes once."""
+    (x, y), model = hard_images.images(), hard_images.network()
+    # A long attack leaves the other worker time to ask before branch and bound is over.
+    settings = hard_images.SETTINGS.changed(attack={"restarts": 2, "steps": 300})
+    moved, notices = list[int](), list[str]()
+    hand_on, answered = driver._Run._hand_on, driver._Run._answered
+
+    def spied_hand_on(run: driver._Run, worker: driver._Worker) -> None:
+        hand_on(run, worker)
+        moved.append(len(worker.images))
+        if killed == "receiver" and len(moved) == 1:
+            ray.kill(worker.actor)
+
+    def spied_answered(run: driver._Run, waited: object) -> Iterator[Decided]:
+        giver = run.asking[waited][0]
+        yield from answered(run, waited)
+        if killed == "giver" and run.moving and not moved:
+            ray.kill(giver.actor)
+
+    monkeypatch.setattr(driver, "Queue", AllAtOnce)
+    monkeypatch.setattr(driver, "RIPE", 0.0)
+    monkeypatch.setattr(driver._Run, "_hand_on", spied_hand_on)
+    monkeypatch.setattr(driver._Run, "_answered", spied_answered)
+    with Cluster(workers=2, device="cpu", notice=notices.append) as cluster:
+        found = list(cluster.verify_stream(model, x, y, hard_images.EPS, settings=settings, together=True))
+    assert moved
+    assert moved[0] > 1
+    assert len(notices) == (killed != "nobody")
+    assert sorted(place for place, _ in found) == list(range(len(x)))
+    expected = verify(model, x, y, hard_images.EPS, settings=settings)
+    assert [verdict.status for _, verdict in sorted(found, key=lambda one: one[0])] == [v.status for v in expected]

@@ -29,3 +29,17 @@ class Deadly(nn.Module):
                 os.kill(os.getpid(), signal.SIGKILL)
         out: Tensor = self.body(x)
         return out
+
+
+class DeadlyTask:
+    """Squares numbers, but 3 kills its process the first time, and 5 every time. happened: as above."""
+
+    def __init__(self, happened: Path, device: str) -> None:
+        self.happened, self.device = happened, device
+
+    def __call__(self, number: int) -> int:
+        if number == 5 or (number == 3 and not self.happened.exists()):
+            if number == 3:
+                self.happened.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number**2

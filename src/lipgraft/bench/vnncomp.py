@@ -1,4 +1,4 @@
-"""The instances of a VNN-COMP repository, decided in one process and compared with what other verifiers answered."""
+"""The instances of a VNN-COMP repository, decided and compared with what other verifiers answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from lipgraft.bench.published import Answer, Published, question, truth
 from lipgraft.errors import SettingsError
-from lipgraft.interop import Instance, InstanceResult, found_file, read_instances, verify_instances
+from lipgraft.interop import Decide, Instance, InstanceResult, found_file, read_instances, verify_instances
 from lipgraft.verification import VerifySettings
 
 DECIDED = ("sat", "unsat")
@@ -97,6 +97,7 @@ def bench_vnncomp(
     settings: VerifySettings | None = None,
     progress: Callable[[str, int, int, InstanceResult], None] | None = None,
     record: Callable[[list[dict[str, Any]]], None] | None = None,
+    decide: Decide | None = None,
 ) -> list[dict[str, Any]]:
     """Decide every so many-th instance of each benchmark, and compare. One row per benchmark, with its instances in it.
 
@@ -104,7 +105,8 @@ def bench_vnncomp(
     order; a later one those that are still open, the ones that others decided fastest first. out: a folder with the
     results of each benchmark; what it has already is not done again. total_seconds: for all; in a round each benchmark
     has an equal share of what is left, after which no instance of it is begun. record: called with the rows so far
-    after an instance, but not again within a second.
+    after an instance, but not again within a second. decide: what decides the instances of a benchmark, instead of
+    this process.
     """
     end = time.monotonic() + total_seconds
     runs = [_Asked(of, [one for one in of.instances[::every] if one in of.here]) for of in benchmarks]
@@ -137,6 +139,7 @@ def bench_vnncomp(
                 settings=settings,
                 progress=partial(told, run),
                 wanted=wanted,
+                decide=decide,
             )
             for result in summary.results:
                 run.take(result)

@@ -182,6 +182,16 @@ class NeuronBounds:
         )
         return replace(node, graft=Graft(mask, gamma, omega))
 
+    def to(self, device: torch.device | str) -> NeuronBounds:
+        """The same numbers elsewhere; the layout is not moved."""
+        slack = None if self.slack is None else self.slack.to(device)
+        target = None if self.target_slack is None else self.target_slack.to(device)
+        errors = {i: error.to(device) for i, error in self.errors.items()}
+        grafts = {i: Graft(*(t.to(device) for t in (g.mask, g.gamma, g.omega))) for i, g in self.grafts.items()}
+        root = (self.root[0].to(device), self.root[1].to(device))
+        lower, upper, open_ = (t.to(device) for t in (self.lower, self.upper, self.open))
+        return NeuronBounds(self.layout, root, lower, upper, open_, slack, target, errors, grafts)
+
     @staticmethod
     def cat(parts: Sequence[NeuronBounds]) -> NeuronBounds:
         """All boxes of several groups."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from lipgraft.cli.cluster import ClusterOption, WorkersOption, workers_of
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -208,9 +209,7 @@ def cluster_command(
     workers: Annotated[
         list[int] | None, typer.Option("--workers", min=1, help="How many workers; repeatable. Default: 1 and 2.")
     ] = None,
-    cluster: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="A Ray cluster, HOST:PORT, or one on this machine, local.")
-    ] = "local",
+    cluster: ClusterOption = "local",
     set_: VerifierOption = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
@@ -222,6 +221,7 @@ def cluster_command(
 
     from lipgraft import data as datasets
     from lipgraft.cli.model import load_model
+    from lipgraft.cluster.connection import LOCAL
     from lipgraft.cluster.speed import bench_cluster
     from lipgraft.settings import build
     from lipgraft.verification import VerifySettings
@@ -236,7 +236,7 @@ def cluster_command(
         eps,
         settings=chosen,
         workers=workers or (1, 2),
-        address=cluster,
+        address=cluster or LOCAL,
         device=device,
         threads=threads or 1,
     )
@@ -285,10 +285,17 @@ def vnncomp_command(
     set_: VerifierOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
+    cluster: ClusterOption = None,
+    workers: WorkersOption = None,
     seed: SeedOption = 0,
     json: FileOption = None,
 ) -> None:
-    """Decide the instances of VNN-COMP in one process, and compare the answers with those of other verifiers."""
+    """Decide the instances of VNN-COMP, and compare the answers with those of other verifiers.
+
+    In one process, or, with --cluster, one instance at a time on each worker, which reads the files itself.
+    """
+    import torch
+
     from lipgraft.bench.published import read_published
     from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
     from lipgraft.locking import held
@@ -297,9 +304,9 @@ def vnncomp_command(
     from lipgraft.verification import VerifySettings
 
     settings = build(VerifySettings, verifier_settings({"attack.seed": seed}, set_), where="bench vnncomp")
-    place = resolve_device(device)
+    place = resolve_device(device if cluster is None else "cpu")
     published = [] if results is None else read_published(results)
-    found = find_benchmarks(folder, benchmark or ())
+    found = find_benchmarks(folder.absolute(), benchmark or ())
     console = Console(stderr=True)
     began = time.monotonic()
     told = {"title": folder.name, "limits": limit or [], "every": share, "seed": seed, "set": list(set_ or [])}
@@ -308,7 +315,16 @@ def vnncomp_command(
         if json is not None:
             _write(json, place, told, rows)
 
-    with held(out), console.status("starting") if console.is_terminal else nullcontext() as status:
+    with (
+        held(out),
+        workers_of(cluster, workers, device, threads) as crew,
+        console.status("starting") if console.is_terminal else nullcontext() as status,
+    ):
+        decide = None
+        if crew is not None:
+            from lipgraft.cluster.instances import deciding
+
+            decide, place = deciding(crew, settings), torch.device("cuda" if crew.on_gpu else "cpu")
 
         def show(name: str, done: int, total: int, result: InstanceResult) -> None:
             if status is not None:
@@ -325,6 +341,7 @@ def vnncomp_command(
             settings=settings,
             progress=show,
             record=record,
+            decide=decide,
         )
     columns = ("benchmark", "here", "asked", "solved", "wrong", "s", "best", "solved", "s")
     lines = []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lipgraft.cli.cluster import ClusterOption, WorkersOption, workers_of
 from lipgraft.cli.common import (
     DataRootOption,
     DeviceOption,
@@ -28,13 +32,15 @@ from lipgraft.cli.common import (
 from lipgraft.errors import SettingsError
 
 if TYPE_CHECKING:
+    from lipgraft.cluster import Cluster
     from lipgraft.report import ExperimentResults
-    from lipgraft.runs import Workload
+    from lipgraft.runs import Experiment, Workload
 
 EPILOG = example(
     "lipgraft reproduce --list",
     "lipgraft reproduce table1 --only cnn-b --data-root data",
     "lipgraft reproduce all --scale smoke",
+    "lipgraft reproduce table1 --cluster local --workers 2",
     "lipgraft reproduce --overview runs/reproduce",
 )
 ALL = "all"
@@ -63,6 +69,8 @@ def reproduce(
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
+    cluster: ClusterOption = None,
+    workers: WorkersOption = None,
     show: Annotated[bool, typer.Option("--list", help="List the tables and their work, and stop.")] = False,
     overview: Annotated[
         Path | None,
@@ -77,7 +85,7 @@ def reproduce(
 
     What is finished is kept, and what experiments share is made once: after Ctrl-C or a crash, the same command goes
     on where it stopped. Each table's folder gets results.json, table.md and report.html, anew after every row, with all
-    rows that are finished; with --seed 1 that folder is NAME-seed1.
+    rows that are finished; with --seed 1 that folder is NAME-seed1. With --cluster, each worker makes a row at a time.
     """
     from lipgraft import runs
     from lipgraft.report import experiment_summary
@@ -97,25 +105,61 @@ def reproduce(
     experiments = [runs.load_experiment(name, scale, changes) for name in names]
     if only:
         experiments = runs.chosen(experiments, [name for part in only for name in part.split(",")])
+    if cluster is not None:
+        from lipgraft.cluster.rows import check_rows
+
+        for experiment in experiments:
+            check_rows(experiment)
     folder = out or Path("runs") / ("smoke" if scale == "smoke" else "reproduce")
     console = Console(stderr=True, highlight=False)
 
     found = []
-    for experiment in experiments:
-        console.print(printable(experiment.title), style="bold", markup=False, soft_wrap=True)
-        results = runs.reproduce(
-            experiment,
-            folder,
-            device=resolve_device(device),
-            data_root=data_root,
-            progress=True,
-            announce=announcer(),
-        )
-        found.append(experiment_summary(results))
-        if not json:
+    with workers_of(cluster, workers, device, threads) as crew:
+        for experiment in experiments:
+            console.print(printable(experiment.title), style="bold", markup=False, soft_wrap=True)
+            if crew is not None:
+                found.append(_by_workers(crew, experiment, folder, data_root, console))
+                continue
+            results = runs.reproduce(
+                experiment,
+                folder,
+                device=resolve_device(device),
+                data_root=data_root,
+                progress=True,
+                announce=announcer(),
+            )
+            found.append(results)
+            if not json:
+                _show(results, folder / experiment.folder)
+    if crew is not None and not json:  # what is printed while there are workers does not reach the terminal
+        for experiment, results in zip(experiments, found, strict=True):
             _show(results, folder / experiment.folder)
     if json:
-        print_json(found)
+        print_json([experiment_summary(results) for results in found])
+
+
+def _by_workers(
+    crew: Cluster, experiment: Experiment, folder: Path, data_root: Path | None, console: Console
+) -> ExperimentResults:
+    """All rows in one table that renews itself on a terminal, and a line for each elsewhere."""
+    from lipgraft.cluster.rows import RUNS, WAITS, reproduce_rows
+
+    states: dict[str, tuple[str, float]] = {}
+
+    def table() -> Table:
+        now, drawn = time.monotonic(), Table("row", "", "s", box=None, pad_edge=False)
+        for row, (state, since) in states.items():
+            drawn.add_row(Text(printable(row)), state, f"{now - since:.0f}" if state == RUNS else "")
+        return drawn
+
+    with Live(get_renderable=table, console=console, refresh_per_second=1) if console.is_terminal else nullcontext():
+
+        def told(row: str, state: str) -> None:
+            states[row] = state, time.monotonic()
+            if not console.is_terminal and state != WAITS:
+                console.print(printable(f"· {row} {state}"), markup=False, soft_wrap=True)
+
+        return reproduce_rows(crew, experiment, folder, data_root=data_root, told=told)
 
 
 def _show(results: ExperimentResults, folder: Path) -> None:

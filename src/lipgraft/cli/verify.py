@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lipgraft import yaml_text
+from lipgraft.cli.cluster import ClusterOption, WorkersOption, check_workers, workers_of
 from lipgraft.cli.common import (
     ArithmeticOption,
     DataOption,
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     import torch
 
     from lipgraft.runs import Row
-    from lipgraft.runs.certification import Stream
     from lipgraft.verification import Measures, VerifySettings
 
 EPILOG = example(
@@ -84,16 +81,8 @@ def verify(
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Spread the images over the workers of a Ray cluster, HOST:PORT, or of one on this machine, local.",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="With --cluster; default one per GPU, or without GPUs one per CPU core.")
-    ] = None,
+    cluster: ClusterOption = None,
+    workers: WorkersOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
     moved: Annotated[
@@ -109,10 +98,9 @@ def verify(
     from lipgraft.cli.model import load_model
     from lipgraft.runs import verify_run
     from lipgraft.runs.progress import VerifyProgress
-    from lipgraft.verification import VerifySettings, measure
+    from lipgraft.verification import VerifySettings, measure, verify_stream
 
-    if workers is not None and cluster is None:
-        raise SettingsError("--workers are those of a cluster; add --cluster local to start some on this machine.")
+    check_workers(cluster, workers)
     limits = {"limits.timeout": timeout, "limits.total_seconds": total_seconds}
     chosen = verifier_settings({**limits, "arithmetic": arithmetic, "speaks_of": speaks_of, "attack.seed": seed}, set_)
     settings = build(VerifySettings, chosen, where="verify")
@@ -122,7 +110,7 @@ def verify(
         check_folder(certificates)
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
-    with _stream(cluster, workers, device, threads) as stream, VerifyProgress(settings=settings) as progress:
+    with workers_of(cluster, workers, device, threads) as crew, VerifyProgress(settings=settings) as progress:
         _write_config(run, checkpoint, data, eps, settings, where)
         rows = verify_run(
             model,
@@ -136,7 +124,7 @@ def verify(
             decided=progress.decided,
             watch=progress.bounded,
             certificates=certificates,
-            stream=stream,
+            stream=verify_stream if crew is None else crew.verify_stream,
         )
     measures = measure([row.verdict for row in rows])
     if json:
@@ -152,25 +140,6 @@ def verify(
         say(f"Run: {run.resolve()}")
         if certificates is not None:
             say(f"Certificates: {certificates.resolve()}; `lipgraft check {certificates}` checks them.")
-
-
-@contextmanager
-def _stream(cluster: str | None, workers: int | None, device: str, threads: int | None) -> Iterator[Stream]:
-    """What verifies the images: this process, or the workers of a cluster."""
-    if cluster is None:
-        from lipgraft.verification import verify_stream
-
-        yield verify_stream
-        return
-    from lipgraft.cluster import Cluster
-
-    def notice(text: str) -> None:
-        say(text, err=True)
-
-    crew = Cluster(cluster, workers=workers, device=device, threads=threads or 1, notice=notice)
-    # Ray tells of a worker's death at length, on standard output, where a program may expect JSON.
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), crew:
-        yield crew.verify_stream
 
 
 def default_run(checkpoint: Path, data: str, eps: float) -> Path:

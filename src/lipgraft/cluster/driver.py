@@ -1,15 +1,15 @@
 """Dealing images out over the workers of a Ray cluster, and gathering their verdicts.
 
 Every image is handed to one worker at a time. A worker that dies has its unfinished images handed out again; a verdict
-that has arrived is never asked for again, so none is lost and none comes twice.
+that has arrived is never asked for again, so none is lost and none comes twice. When nothing is left to hand out, an
+idle worker gets half of the open images of another, which go on there as they stand.
 """
 
 from __future__ import annotations
 
 import copy
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -17,40 +17,39 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lipgraft.cluster.connection import LOCAL, ClusterError, connected
-from lipgraft.cluster.queue import DEATHS, Queue
+from lipgraft.cluster.connection import LOCAL, connected
+from lipgraft.cluster.crew import ASIDE, DEATHS, Crew, Worker
+from lipgraft.cluster.queue import Queue
 from lipgraft.cluster.share import Finding, Question
-from lipgraft.errors import LipgraftError, SettingsError
+from lipgraft.cluster.tasks import Make, Tasks
+from lipgraft.errors import SettingsError
 from lipgraft.network import Network
 from lipgraft.runs.fingerprint import network_fingerprint
 from lipgraft.verification import Verdict, VerifySettings
 from lipgraft.verification.cascade import CPU_GROUP
 from lipgraft.verification.job import Job
 from lipgraft.verification.ledger import Decided
-from lipgraft.version import __version__
 
-START_SECONDS = 120.0
-"""How long the first worker may take to start."""
-
-LOOK_SECONDS = 1.0
-"""Between two looks at the clock while no worker says anything."""
+RIPE = 1.0
+"""Seconds that a worker keeps its images before it is asked for some, and between two such questions."""
 
 SOON = 1e-3
 """Seconds given to chunks after the end of the run's time, in which they end as timeouts."""
 
 
 @dataclass(eq=False)
-class _Worker:
-    """actor: Ray's; images: what it was handed and has not answered, by place in its chunk; loaded: Ray's promise that
-    it has the model, None before it has greeted; network: the one that its proofs speak of; handed: how many images it
-    was handed last, and when.
+class _Worker(Worker):
+    """images: what it was handed and has not answered, by place in its chunk; network: the one that proofs are about.
+
+    handed: how many images it was handed last, and when; asked: when it has last answered whether it can spare any;
+    resting: it has said all, but not yet answered that.
     """
 
-    actor: Any
     images: dict[int, int] = field(default_factory=dict)
-    loaded: Any = None
     network: Network | None = None
     handed: tuple[int, float] = (0, 0.0)
+    asked: float = 0.0
+    resting: bool = False
 
 
 class Cluster:
@@ -80,8 +79,8 @@ class Cluster:
         self._notice = notice or (lambda text: None)
         cpus = None if workers is None else workers * threads
         self._connection: AbstractContextManager[Any] = connected(address, cpus)
-        self._run: _Run | None = None
-        self._crew: list[_Worker] = []  # those that have done their part of one question, and wait for the next
+        self._work: _Run | Tasks | None = None
+        self._waiting: list[Any] = []  # actors that have done their part of one question, and wait for the next
 
     def __enter__(self) -> Cluster:
         self._ray = self._connection.__enter__()
@@ -95,10 +94,10 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._run is not None:
-            self._run.dismiss()
-        for worker in self._crew:
-            self._ray.kill(worker.actor)
+        if self._work is not None:
+            self._work.dismiss()
+        for actor in self._waiting:
+            self._ray.kill(actor)
         self._connection.__exit__(kind, error, trace)
 
     def _count(self) -> None:
@@ -143,11 +142,20 @@ class Cluster:
         question = Question(model, eps, settings, certificates)
         most = settings.images if self.on_gpu else min(settings.images, CPU_GROUP)
         queue = Queue(range(len(x)), self.workers, most)
-        self._run = _Run(self, question, x, y, queue, began, watch, together)
-        return self._run.verdicts()
+        self._work = run = _Run(self, question, x, y, queue, began, watch, together)
+        return run.verdicts()
+
+    def each(self, make: Make, items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """(item, what came of it) for all items, each done by one worker, as they end; `Died` where no worker survived.
+
+        make: called on each worker with its device, "cuda" or "cpu"; returns what is called there with an item. Both
+        have to be importable. items: hashable, not None; the next one is taken when a worker is free.
+        """
+        self._work = tasks = Tasks(self, make, items)
+        return tasks.results()
 
 
-class _Run:
+class _Run(Crew[_Worker]):
     """One question put to the workers, from the first image to the last."""
 
     def __init__(
@@ -161,25 +169,19 @@ class _Run:
         watch: Callable[[int], None] | None,
         together: bool,
     ) -> None:
-        self.ray, self.cluster, self.question = cluster._ray, cluster, question
-        self.x, self.y, self.queue, self.began, self.watch, self.together = x, y, queue, began, watch, together
+        super().__init__(cluster)
+        self.question, self.began, self.watch, self.together = question, began, watch, together
+        self.x, self.y, self.queue = x, y, queue
         self.parcel = self.ray.put(question)
-        self.busy: dict[Any, _Worker] = {}  # by what Ray is asked to wait for: a greeting, or a stream of findings
-        self.greeting: set[Any] = set()
-        self.idle: list[_Worker] = []
+        self.asking: dict[Any, tuple[_Worker, Any]] = {}  # who is asked for images, and what they will come in
+        self.moving: list[tuple[list[int], Any]] = []  # images that have left one worker for another
         self.networks: dict[str, Network] = {}
-        # How many workers died before they greeted, one after the other; whether any has.
-        self.stillborn, self.greeted = 0, False
 
     def verdicts(self) -> Iterator[Decided]:
         try:
-            crew, self.cluster._crew = self.cluster._crew, []
-            for worker in crew:
-                self._engage(worker)
-            for _ in range(min(self.cluster.workers, len(self.x)) - len(crew)):
-                self._hire()
+            self.gather(len(self.x))
             left = len(self.x)
-            while left or len(self.busy) > len(self.greeting):  # who has said all has yet to say that it has
+            while left or self.busy or self.asking:  # who has said all has yet to say that it has
                 for decided in self._turn():
                     left -= 1
                     yield decided
@@ -187,73 +189,98 @@ class _Run:
             self.dismiss()
 
     def dismiss(self) -> None:
-        """End the workers that still do something; the others wait for the next question. Only while connected."""
-        self.cluster._crew += self.idle
-        workers, self.busy, self.idle = list(self.busy.values()), {}, []
-        for worker in workers:
-            self.ray.kill(worker.actor)
+        for worker, _ in self.asking.values():
+            if worker.resting:
+                self.ray.kill(worker.actor)
+        self.asking = {}
+        super().dismiss()
+
+    def engaged(self, actor: Any) -> _Worker:
+        """A worker with the model, ready for images."""
+        device = "cuda" if self.cluster.on_gpu else "cpu"
+        return _Worker(actor, actor.load.remote(self.parcel, device, self.cluster.threads))
 
     def _turn(self) -> Iterator[Decided]:
         """Hand out what waits, then take what came first."""
         self.together &= bool(self.greeting)
+        while self.idle and self.moving:
+            self._hand_on(self.idle.pop())
         while self.idle and len(self.queue) and not self.together:
             self._hand_out(self.idle.pop())
-        ready, _ = self.ray.wait(list(self.busy), num_returns=1, timeout=LOOK_SECONDS)
-        if not ready and not self.greeted and self._now() > START_SECONDS:
-            free = ", ".join(f"{k} {v:g}" for k, v in self.ray.available_resources().items() if k in ("CPU", "GPU"))
-            raise ClusterError(
-                f"no worker started within {START_SECONDS:.0f} s; free in the cluster: {free or 'nothing'}."
-            )
-        for waited in ready:
-            worker = self.busy.pop(waited)
-            try:
-                if waited in self.greeting:
-                    self.greeting.remove(waited)
-                    self._greet(worker, self.ray.get(waited))
-                else:
-                    yield self._found(worker, self.ray.get(next(waited)))
-                    self.busy[waited] = worker
-            except StopIteration:
-                images, since = worker.handed
-                self.queue.took(images, self._now() - since)
+        self._ask()
+        waited = self.wait(self.asking)
+        if waited is None:
+            return
+        if waited in self.asking:
+            yield from self._answered(waited)
+            return
+        worker = self.busy.pop(waited)
+        try:
+            yield self._found(worker, self.ray.get(next(waited)))
+            self.busy[waited] = worker
+        except StopIteration:
+            images, since = worker.handed
+            self.queue.took(images, self.now() - since)
+            worker.resting = any(worker is asked for asked, _ in self.asking.values())
+            if not worker.resting:
                 self.idle.append(worker)
-            except self.ray.exceptions.RayTaskError as error:
-                raise _plain(self.ray, error) from None
-            except (self.ray.exceptions.RayActorError, self.ray.exceptions.ObjectLostError):
-                yield from self._bury(worker)
-
-    def _hire(self) -> None:
-        actor = self.ray.remote(**self.cluster._takes, max_restarts=0)(_shell()).remote()
-        hello = actor.hello.remote()
-        self.greeting.add(hello)
-        self.busy[hello] = _Worker(actor)
-
-    def _greet(self, worker: _Worker, said: tuple[str, str | None]) -> None:
-        host, version = said
-        if version != __version__:
-            has = "no lipgraft" if version is None else f"lipgraft {version}"
-            raise ClusterError(
-                f"the worker on {host} has {has}, and this is {__version__}; install the same everywhere."
-            )
-        self.stillborn = 0
-        self._engage(worker)
-
-    def _engage(self, worker: _Worker) -> None:
-        """Send a worker the model; it is ready for images then."""
-        self.greeted, worker.network = True, None
-        device = "cuda" if self.cluster.on_gpu else "cpu"
-        worker.loaded = worker.actor.load.remote(self.parcel, device, self.cluster.threads)
-        self.idle.append(worker)
+        except self.deaths:
+            yield from self._bury(worker)
+        except self.ray.exceptions.RayTaskError as error:
+            raise self.plain(error) from None
 
     def _hand_out(self, worker: _Worker) -> None:
-        images = self.queue.take()
-        worker.images, worker.handed = dict(enumerate(images)), (len(images), self._now())
+        self._hand(worker, self.queue.take(), None)
+
+    def _hand_on(self, worker: _Worker) -> None:
+        self._hand(worker, *self.moving.pop(0))
+
+    def _hand(self, worker: _Worker, images: list[int], package: Any) -> None:
+        """package: a promise of what another worker has done of them; None: they are new."""
+        worker.images, worker.handed = dict(enumerate(images)), (len(images), self.now())
         eps = self.question.eps
         mine = eps[images] if isinstance(eps, Tensor) and eps.ndim else eps
         limit = self.question.settings.limits.total_seconds
-        left = None if limit is None else max(SOON, limit - self._now())
+        left = None if limit is None else max(SOON, limit - self.now())
         verify = worker.actor.verify.options(num_returns="streaming")
-        self.busy[verify.remote(worker.loaded, self.x[images], self.y[images], mine, left)] = worker
+        self.busy[verify.remote(worker.loaded, self.x[images], self.y[images], mine, left, package)] = worker
+
+    # --- open images that move to another worker
+
+    def _ask(self) -> None:
+        """Ask the workers with the most open images for some, if others have nothing to do."""
+        spare = len(self.idle) - len(self.asking) - len(self.moving) - len(self.queue)
+        if spare <= 0 or self.question.certificates:
+            return
+        now, asked = self.now(), [worker for worker, _ in self.asking.values()]
+        ripe = [
+            worker
+            for worker in self.busy.values()
+            if len(worker.images) > 1 and worker not in asked and now - max(worker.asked, worker.handed[1]) > RIPE
+        ]
+        for worker in sorted(ripe, key=lambda one: -len(one.images))[:spare]:
+            give = worker.actor.give.options(num_returns=2, concurrency_group=ASIDE)
+            places, package = give.remote(worker.loaded)
+            self.asking[places] = (worker, package)
+
+    def _answered(self, waited: Any) -> Iterator[Decided]:
+        """A worker has said which of its images it gives away; or it has died."""
+        worker, package = self.asking.pop(waited)
+        try:
+            places = self.ray.get(waited)
+        except self.deaths:
+            self.ray.kill(worker.actor)
+            if worker.resting:  # else its stream of findings will say so too
+                yield from self._bury(worker)
+            return
+        except self.ray.exceptions.RayTaskError as error:
+            raise self.plain(error) from None
+        if places:
+            self.moving.append(([worker.images.pop(place) for place in places], package))
+        worker.asked = self.now()
+        if worker.resting:
+            worker.resting = False
+            self.idle.append(worker)
 
     def _found(self, worker: _Worker, finding: Finding) -> Decided:
         if self.watch is not None and finding.bounded:
@@ -264,61 +291,13 @@ class _Run:
         if finding.proof is not None:
             assert worker.network is not None
             certificate = finding.proof.of(worker.network)
-        verdict = replace(finding.verdict, certificate=certificate, ended=self._now())
+        verdict = replace(finding.verdict, certificate=certificate, ended=self.now())
         return worker.images.pop(finding.place), verdict
 
     def _bury(self, worker: _Worker) -> Iterator[Decided]:
         """Another worker takes a dead one's place, and its unfinished images."""
-        self.ray.kill(worker.actor)  # after a lost message it may still live
-        self.stillborn += worker.loaded is None
-        if self.stillborn >= DEATHS:
-            raise ClusterError(
-                f"{DEATHS} workers died as they started; look at Ray's logs, or ask for fewer --workers."
-            )
-        self.cluster._notice(f"a worker died; its {len(worker.images)} unfinished images are done again.")
+        self.asking = {answer: asked for answer, asked in self.asking.items() if asked[0] is not worker}
+        self.replace(worker, f"its {len(worker.images)} unfinished images are done again")
         for image in self.queue.died(worker.images.values()):
             reason = f"{DEATHS} workers died while they verified this image"
-            yield image, Verdict("error", reason, ended=self._now())
-        self._hire()
-
-    def _now(self) -> float:
-        return time.perf_counter() - self.began
-
-
-def _plain(ray: Any, error: Any) -> Exception:
-    """What a worker raised, for people where it was meant for them."""
-    if isinstance(error.cause, LipgraftError):
-        return error.cause
-    missing = re.search(r"No module named '[^']+'", str(error))
-    if isinstance(error.cause, ray.exceptions.RaySystemError) and missing:
-        return ClusterError(f"a worker cannot load the model: {missing[0]}; install it on every machine.")
-    return ClusterError(f"a worker failed; this is a fault of lipgraft, please report it: {error}")
-
-
-def _shell() -> type:
-    """The worker's class, made in a function: such a class travels as it is, and can say whether the other machine has
-    lipgraft, and which. Everything else is that lipgraft's own.
-    """
-
-    class Worker:
-        def hello(self) -> tuple[str, str | None]:
-            import platform
-
-            try:
-                from lipgraft.version import __version__ as version
-            except ImportError:
-                return platform.node(), None
-            return platform.node(), version
-
-        def load(self, question: Question, device: str, threads: int) -> None:
-            from lipgraft.cluster.share import Share
-
-            self.share = Share(question, device, threads)
-
-        def verify(
-            self, loaded: None, x: Tensor, y: Tensor, eps: float | Tensor, seconds_left: float | None
-        ) -> Iterator[Finding]:
-            """loaded: of `load`; where that failed, Ray raises its error here."""
-            yield from self.share.verify(x, y, eps, seconds_left)
-
-    return Worker
+            yield image, Verdict("error", reason, ended=self.now())

@@ -6,14 +6,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable
 
+from lipgraft.cluster.crew import DEATHS
+
 PORTIONS = 4
 """Each worker's part of what is left is cut into this many chunks: the last are small, so that all end together."""
 
 WORTH = 0.5
 """Seconds that a chunk should take at least, by the images before it: to begin one costs some hundredths."""
-
-DEATHS = 3
-"""Workers that may die with an image, the last of them alone with it, before it counts as an error."""
 
 
 class Queue:

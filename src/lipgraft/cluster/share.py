@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from lipgraft.network import Network
 from lipgraft.verification import Certificate, Verdict, VerifySettings, verify_stream
 from lipgraft.verification.certificate import Array
+from lipgraft.verification.handover import Package, Relay
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +59,30 @@ class Share:
         self.question, self.device = question, torch.device(device)
         self.model = question.model.to(self.device)
         self._sent = False
+        # The proof of a certificate is a record of the whole search, so those images stay where they are.
+        self._relay = None if question.certificates else Relay()
 
-    def verify(self, x: Tensor, y: Tensor, eps: float | Tensor, seconds_left: float | None) -> Iterator[Finding]:
-        """x: (B, *shape), y: (B,), eps: of these images; seconds_left: of the whole run's time, if it is limited."""
+    def give(self) -> tuple[list[int], Package | None]:
+        """Some of the images that are being branched on, for another worker: their places in the chunk, and the rest.
+
+        To be called from another thread than `verify`, whose findings have none of these images.
+        """
+        package = None if self._relay is None else self._relay.ask()
+        return ([], None) if package is None else (package.places, package)
+
+    def verify(
+        self, x: Tensor, y: Tensor, eps: float | Tensor, seconds_left: float | None, package: Package | None
+    ) -> Iterator[Finding]:
+        """x: (B, *shape), y: (B,), eps: of these images; seconds_left: of the whole run's time, if it is limited.
+
+        package: what another worker has done of them.
+        """
+        with self._relay or nullcontext():
+            yield from self._findings(x, y, eps, seconds_left, package)
+
+    def _findings(
+        self, x: Tensor, y: Tensor, eps: float | Tensor, seconds_left: float | None, package: Package | None
+    ) -> Iterator[Finding]:
         settings, rounds = self.question.settings, list[int]()
         if seconds_left is not None:
             settings = settings.changed(limits={"total_seconds": seconds_left})
@@ -71,6 +94,8 @@ class Share:
             settings=settings,
             watch=rounds.append,
             certificates=self.question.certificates,
+            relay=self._relay,
+            package=package,
         )
         for place, verdict in stream:
             bounded = sum(rounds)

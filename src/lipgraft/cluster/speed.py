@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lipgraft.bounds.memory import release
 from lipgraft.cluster.connection import LOCAL, connected
 from lipgraft.cluster.driver import Cluster
 from lipgraft.errors import SettingsError
@@ -55,6 +56,7 @@ def bench_cluster(
                 place = torch.device("cuda" if cluster.on_gpu else "cpu")
                 ask = _asked_of(cluster, eps, settings) if count else _asked_here(place, eps, settings)
                 rows.append({"workers": count, "device": device_name(place), **_measured(ask, model, x, y, count or 1)})
+            release()  # what this process kept of the GPU's memory
     for row in rows:
         row["ray_ms"] = 1e3 * (row["seconds"] - rows[0]["seconds"]) / len(x)
         row["idle_ray_ms"] = row["idle_ms"] - rows[0]["idle_ms"]

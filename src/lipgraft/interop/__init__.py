@@ -4,7 +4,7 @@ from lipgraft.interop.bundle import Bundle, export_bundle, robustness_vnnlib
 from lipgraft.interop.certificates import CertificateFolder
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.export import export_onnx
-from lipgraft.interop.instances import Instance, InstancesSummary, found_file, read_instances, verify_instances
+from lipgraft.interop.instances import Decide, Instance, InstancesSummary, found_file, read_instances, verify_instances
 from lipgraft.interop.load import load_onnx
 from lipgraft.interop.module import OnnxNetwork
 from lipgraft.interop.onnx_file import fingerprint_onnx
@@ -24,6 +24,7 @@ __all__ = [
     "CertificateFolder",
     "Conjunction",
     "Counterexample",
+    "Decide",
     "Instance",
     "InstanceResult",
     "InstancesSummary",

@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -96,6 +96,7 @@ def verify_instances(
     progress: Callable[[int, int, InstanceResult], None] | None = None,
     certificates: str | os.PathLike[str] | None = None,
     wanted: Sequence[Instance] | None = None,
+    decide: Decide | None = None,
 ) -> InstancesSummary:
     """Verify the instances of an instances.csv.
 
@@ -108,6 +109,7 @@ def verify_instances(
     progress: called with how many are done, how many there are, and the result, after each that is not from before.
     certificates: a folder that gets a folder for every instance; one that was "unsat" before is proved again if its
     folder is not there.
+    decide: what decides the instances, instead of this process one after the other on its device.
     """
     table = Path(path)
     folder = table.parent / "results" if out is None else Path(out)
@@ -116,43 +118,76 @@ def verify_instances(
     known: defaultdict[tuple[str, str, str], list[InstanceResult]] = defaultdict(list)
     for result in read_results(store):
         known[result.onnx, result.vnnlib, result.digest].append(result)
-    mark_of, networks = lru_cache(_network_mark), _Networks(device)
+    mark_of = lru_cache(_network_mark)
     asked = _settings_mark(settings or VerifySettings())
-    results: list[InstanceResult] = []
-    reused = 0
+    results: dict[int, InstanceResult] = {}
+    reused: list[int] = []
     place = {instance: number for number, instance in reversed(list(enumerate(instances)))}
     chosen = list(enumerate(instances)) if wanted is None else [(place[instance], instance) for instance in wanted]
-    for number, instance in chosen:
-        seconds = min(instance.timeout if timeout is None else timeout, limit)
-        files = found_file(table.parent / instance.onnx), found_file(table.parent / instance.vnnlib)
-        mark = f"{mark_of(files[0])}-{_property_mark(files[1])}-{asked}"
-        old = _answered(known[instance.onnx, instance.vnnlib, mark], seconds)
-        name = f"{number:05d}_{_stem(instance.vnnlib)}"
-        proofs = None if certificates is None else Path(certificates) / name
-        kept = proofs is None or old is None or old.status != "unsat" or proofs.is_dir()
-        if old is not None and UNREADABLE not in mark and kept:
-            reused += 1
-            results.append(old)
-            continue
-        if time.monotonic() > until:
-            continue
-        answer = _verified(networks, files, seconds, settings, proofs)
-        write_result(folder / f"{name}.txt", answer.text())
+
+    def left() -> Iterator[Task]:
+        """What has to be done; what is known already goes to the results on the way."""
+        for number, instance in chosen:
+            seconds = min(instance.timeout if timeout is None else timeout, limit)
+            files = found_file(table.parent / instance.onnx), found_file(table.parent / instance.vnnlib)
+            mark = f"{mark_of(files[0])}-{_property_mark(files[1])}-{asked}"
+            old = _answered(known[instance.onnx, instance.vnnlib, mark], seconds)
+            name = f"{number:05d}_{_stem(instance.vnnlib)}"
+            proofs = None if certificates is None else Path(certificates) / name
+            kept = proofs is None or old is None or old.status != "unsat" or proofs.is_dir()
+            if old is not None and UNREADABLE not in mark and kept:
+                reused.append(number)
+                results[number] = old
+            elif time.monotonic() <= until:
+                yield Task(number, name, mark, files, seconds, proofs)
+
+    for task, answer in (decide or _one_by_one(Decider(device, settings)))(left()):
+        write_result(folder / f"{task.name}.txt", answer.text())
         result = InstanceResult(
-            instance.onnx,
-            instance.vnnlib,
-            seconds,
-            mark,
+            instances[task.number].onnx,
+            instances[task.number].vnnlib,
+            task.seconds,
+            task.mark,
             answer.status,
             round(answer.seconds, 4),
             answer.method or "",
             answer.reason or "",
         )
         append_result(store, result)
-        results.append(result)
+        results[task.number] = result
         if progress is not None:
             progress(len(results), len(chosen), result)
-    return InstancesSummary(tuple(results), reused, folder)
+    return InstancesSummary(tuple(results[number] for number in sorted(results)), len(reused), folder)
+
+
+@dataclass(frozen=True)
+class Task:
+    """An instance to be decided. number: its line; name: of its results file; mark: of its files and the settings."""
+
+    number: int
+    name: str
+    mark: str
+    files: tuple[Path, Path]
+    seconds: float
+    certificates: Path | None
+
+
+Decide = Callable[[Iterable[Task]], Iterable[tuple[Task, VnnResult]]]
+"""Answers to tasks, in any order; the next task is taken when its turn has come."""
+
+
+class Decider:
+    """Decides instances on one device, one after the other."""
+
+    def __init__(self, device: torch.device | str, settings: VerifySettings | None) -> None:
+        self.networks, self.settings = _Networks(device), settings
+
+    def __call__(self, task: Task) -> VnnResult:
+        return _verified(self.networks, task.files, task.seconds, self.settings, task.certificates)
+
+
+def _one_by_one(decider: Decider) -> Decide:
+    return lambda tasks: ((task, decider(task)) for task in tasks)
 
 
 def _answered(before: Sequence[InstanceResult], seconds: float) -> InstanceResult | None:

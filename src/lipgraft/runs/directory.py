@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import nn
 from lipgraft import models, yaml_text
 from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_text
+from lipgraft.locking import awaited
 from lipgraft.runs.provenance import hardware, made_by, versions
 from lipgraft.runs.recipe import Recipe
 from lipgraft.runs.recipe_file import with_groups
@@ -48,6 +50,10 @@ class SharedStages:
     def scratch(self, key: str) -> Path:
         """Where the unfinished stage of this digest keeps what it needs to go on."""
         return self.path / "unfinished" / key[:32]
+
+    def alone(self, key: str) -> AbstractContextManager[None]:
+        """Within, nobody else is at the stage of this digest; whoever is, is waited for."""
+        return awaited(self.path / "locks" / key[:32])
 
     def take(self, key: str, handover: Handover | None) -> dict[str, Any] | None:
         """The record of a finished stage, with what it left brought along; None when it is not here."""
@@ -168,12 +174,27 @@ class RunDirectory:
         key = _digest(inputs)
         shared = self.shared if share else None
         stored = self._stored(name, key)
-        if stored is None and shared is not None and (record := shared.take(key, handover)) is not None:
-            atomic_write_text(self._file(name), json.dumps(record, indent=1))
-            stored = dict(record["result"])
-        self.announce(what, stored is not None)
         if stored is not None:
+            self.announce(what, True)
             return stored
+        with nullcontext() if shared is None else shared.alone(key):
+            return self._made(name, key, what, work, handover, shared)
+
+    def _made(
+        self,
+        name: str,
+        key: str,
+        what: str,
+        work: Callable[[Path], Result],
+        handover: Handover | None,
+        shared: SharedStages | None,
+    ) -> Result:
+        """The result of a stage that this run does not have: that of another run, or of `work`."""
+        if shared is not None and (record := shared.take(key, handover)) is not None:
+            atomic_write_text(self._file(name), json.dumps(record, indent=1))
+            self.announce(what, True)
+            return dict(record["result"])
+        self.announce(what, False)
         scratch = self.path / "unfinished" / name if shared is None else shared.scratch(key)
         began = time.perf_counter()
         result = _plain(work(scratch))

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
+from lipgraft.errors import SettingsError
 from lipgraft.inputs import labels, pixels, seconds
 from lipgraft.verification.branch_and_bound.branching import branching_named
 from lipgraft.verification.branch_and_bound.search import Watch
 from lipgraft.verification.cascade import cascade
+from lipgraft.verification.handover import Package, Relay
 from lipgraft.verification.job import Job
 from lipgraft.verification.ledger import Decided
 from lipgraft.verification.settings import VerifySettings
@@ -70,13 +72,20 @@ def verify_stream(
     settings: VerifySettings | None = None,
     watch: Watch | None = None,
     certificates: bool = False,
+    relay: Relay | None = None,
+    package: Package | None = None,
 ) -> Iterator[Decided]:
     """`verify`, delivering (place in the batch, verdict) as images end. Wrong arguments are refused before the first.
 
     watch: called after every round of branch and bound with the number of subproblems bounded in it.
     certificates: verdicts of verified and falsified images come with what it takes to check them (see
         `interop.CertificateFolder`).
+    relay: who may ask for some of the images while they are branched on, to go on with them elsewhere; those have no
+        verdict here. Not with certificates, which would miss a part.
+    package: such images; x, y and eps are theirs.
     """
+    if certificates and (relay is not None or package is not None):
+        raise SettingsError("images whose certificates are kept cannot be handed over.")
     began = time.perf_counter()
     chosen = settings or VerifySettings()
     if timeout is not None:
@@ -86,4 +95,4 @@ def verify_stream(
     y = labels(y, len(x), x.device)
     if len(x) == 0:
         return iter(())
-    return cascade(Job.of(model, x, y, eps, low, high, chosen, began, certificates=certificates), watch)
+    return cascade(Job.of(model, x, y, eps, low, high, chosen, began, certificates=certificates), watch, relay, package)

@@ -16,6 +16,7 @@ from lipgraft.bounds.memory import affordable, in_halves
 from lipgraft.network import full_precision, stepwise
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.search import BranchAndBound, Watch
+from lipgraft.verification.handover import Package, Relay
 from lipgraft.verification.job import Job, finite_weights
 from lipgraft.verification.ledger import Decided, Outcome
 from lipgraft.verification.stages.alpha_crown import alpha_crown, passes
@@ -38,15 +39,23 @@ GRACE = 1.0
 """Seconds after the end of the run in which clean predictions, which cost next to nothing, are still made."""
 
 
-def cascade(job: Job, watch: Watch | None = None) -> Iterator[Decided]:
-    """(place in the batch, verdict) of every image, as they end."""
+def cascade(
+    job: Job, watch: Watch | None = None, relay: Relay | None = None, package: Package | None = None
+) -> Iterator[Decided]:
+    """(place in the batch, verdict) of every image, as they end.
+
+    relay: who may ask for some of the images while they are branched on; these have no verdict here.
+    package: the images, whose branching has begun elsewhere and goes on.
+    """
     if not finite_weights(job.network):
         reason = "the model's weights contain NaN or infinity"
         return iter([job.ledger.verdict(image, "error", reason=reason) for image in range(len(job.x))])
-    return stepwise(full_precision, _proofs(job, watch))
+    if package is not None:
+        return stepwise(full_precision, BranchAndBound.going_on(job, package, watch, relay).run())
+    return stepwise(full_precision, _proofs(job, watch, relay))
 
 
-def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
+def _proofs(job: Job, watch: Watch | None, relay: Relay | None) -> Iterator[Decided]:
     """Prediction, attack, CROWN, alpha-CROWN, branch and bound."""
     predicted = _predictions(job)
     early = predicted.decided
@@ -80,7 +89,7 @@ def _proofs(job: Job, watch: Watch | None) -> Iterator[Decided]:
                 open_images += optimised.rest
     yield from _with_attacked(early, attacked)
     if open_images:
-        yield from BranchAndBound(job, OpenImages.cat(open_images), watch).run()
+        yield from BranchAndBound(job, OpenImages.cat(open_images), watch, relay).run()
 
 
 def _predictions(job: Job) -> Outcome[int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from lipgraft.verification.certificate import Drafts
 from lipgraft.verification.verdict import Status, Verdict
 
 T = TypeVar("T")
+
+STANDING = ("seconds", "spent", "subproblems", "margin", "unstable", "method", "correct", "attacked")
+"""What a ledger keeps of every image."""
 
 Decided = tuple[int, Verdict]
 """An image's place in the batch, and its verdict."""
@@ -126,6 +129,14 @@ class Ledger:
             speaks_of=self.speaks_of if status == "verified" else None,
             ended=time.perf_counter() - self.began,
         )
+
+    def standing(self, image: int) -> dict[str, Any]:
+        """All that is known of an image, for another ledger to go on with."""
+        return {name: getattr(self, name)[image] for name in STANDING}
+
+    def resume(self, image: int, standing: Mapping[str, Any]) -> None:
+        for name in STANDING:
+            getattr(self, name)[image] = standing[name]
 
     def failed(self, image: int, reason: str) -> Decided:
         """Out of memory is "unknown"; any other failure is an "error" with its text."""

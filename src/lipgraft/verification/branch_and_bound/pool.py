@@ -110,6 +110,15 @@ class Pool:
         self.used &= self.slots.image != image
         self.spilled.pop(image, None)
 
+    def leave(self, images: list[int]) -> Subproblems:
+        """Take out all subproblems of these images, wherever they are kept, packed, on the CPU."""
+        mine = self.used & torch.isin(self.slots.image, torch.tensor(images, device=self.used.device))
+        parts = [self.slots.at(mine).to("cpu")]
+        self.used &= ~mine
+        for image in images:
+            parts += self.spilled.pop(image, [])
+        return Subproblems.cat([part.widened(self.slots.alpha.shape[1], self.splits, self.size) for part in parts])
+
     def remove(self, proved: Callable[[Subproblems], Tensor]) -> None:
         """Take out what is proved, wherever it is kept. proved: of B packed subproblems, (B,)."""
         self.used &= ~proved(self.slots)

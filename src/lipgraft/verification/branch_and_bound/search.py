@@ -19,6 +19,7 @@ from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, 
 from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
 from lipgraft.verification.branch_and_bound.step import Children, Step
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
 from lipgraft.verification.ledger import Decided
 from lipgraft.verification.stages.attack import short_attack
@@ -45,13 +46,18 @@ class BranchAndBound:
     proved or because its image has ended.
     """
 
-    def __init__(self, job: Job, open_images: OpenImages, watch: Watch | None = None) -> None:
+    def __init__(
+        self, job: Job, open_images: OpenImages, watch: Watch | None = None, relay: Relay | None = None
+    ) -> None:
+        """relay: who may ask for some of the images between two rounds."""
+        self.relay = relay
         self.job, self.images, self.floor, self.watch = job, open_images.images, open_images.floor.clone(), watch
         self.number = self.images.number.tolist()
         self.stopped = [False] * len(self.number)
         self.done: list[Decided] = []
         layout, open_neurons = self.images.layout, self.images.bounds.open
-        first = open_images.sub.widened(open_neurons.shape[1], SPLITS, layout.size)
+        splits = max(SPLITS, open_images.sub.neuron.shape[1])
+        first = open_images.sub.widened(open_neurons.shape[1], splits, layout.size)
         leaf = ~(open_neurons[first.image] < layout.size).any(1)
         self.first_leaves = first.at(leaf)
         limits = job.settings.limits
@@ -77,6 +83,8 @@ class BranchAndBound:
             self._finish()
         yield from self._drain()
         while not all(self.stopped):
+            if self.relay is not None and self.relay.wanted:
+                self.relay.answer(self._half())
             with torch.no_grad():
                 self._stop_late()
                 self._tighten()
@@ -87,6 +95,32 @@ class BranchAndBound:
     def _drain(self) -> list[Decided]:
         done, self.done = self.done, []
         return done
+
+    # --- images that move to another search
+
+    @classmethod
+    def going_on(
+        cls, job: Job, package: Package, watch: Watch | None = None, relay: Relay | None = None
+    ) -> BranchAndBound:
+        """The search for the images of a package, from where the giver's stood. job: about these images alone."""
+        search = cls(job, package.open_images(job), watch, relay)
+        search.first, search.taken = package.first.to(search.first), package.taken.to(search.taken)
+        search.tightened = list(package.tightened)
+        return search
+
+    def _half(self) -> Package | None:
+        """Every second of the open images, for another search, if there are two at least."""
+        live = [place for place, stopped in enumerate(self.stopped) if not stopped]
+        return self.give(live[1::2]) if len(live) > 1 else None
+
+    def give(self, places: list[int]) -> Package:
+        """These images, which are open, with all of their subproblems. This search forgets them."""
+        images, packed = leaving(self.images, self.pool.leave(places), places)
+        for place in places:
+            self.stopped[place] = True
+        notes = {name: getattr(self, name)[places].cpu() for name in ("floor", "first", "taken")}
+        tightened = [self.tightened[place] for place in places]
+        return Package.of(self.job, images, packed, tightened=tightened, **notes)
 
     # --- ends of images
 
