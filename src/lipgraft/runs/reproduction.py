@@ -68,6 +68,12 @@ def reproduce(
     return results
 
 
+def found(experiment: Experiment, out: str | Path) -> ExperimentResults:
+    """What is finished of an experiment."""
+    folder = Path(out) / experiment.folder
+    return _together(experiment, [_part(one, folder / one.name) for one in experiment.runs])
+
+
 @dataclass(frozen=True)
 class _Part:
     """What is finished of one run. missing: rows asked for that are not. unasked: rows from before. results: if any."""
