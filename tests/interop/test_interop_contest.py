@@ -153,6 +153,7 @@ def test_a_second_round_asks_only_what_is_open_and_what_others_decided_fastest_c
             limits=limits,
             progress=lambda name, done, total, result: asked.append((result.vnnlib[7], result.timeout)),
         )
+        assert {one["limit"] for one in row["results"]} == {max(limits)}, "others are compared within the last limit"
         return [one["status"] for one in row["results"]]
 
     decided = ["sat", "unsat", "unsat", "sat"]
