@@ -129,6 +129,7 @@ def test_a_page_and_a_plot_are_made_of_the_records(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     text = page.read_text()
     assert "| sides | 5 | 4 | 4 | 1 |" in text
+    assert " | 60 |\n" in text
     assert (
         "alpha-beta-CROWN solved 4 of 4 (lipgraft 4 of the same). nnenum solved 3 of 4 (lipgraft 4 of the same)."
         in text
@@ -154,6 +155,7 @@ def test_a_second_round_asks_only_what_is_open_and_what_others_decided_fastest_c
             limits=limits,
             progress=lambda name, done, total, result: asked.append((result.vnnlib[7], result.timeout)),
         )
+        assert {one["limit"] for one in row["results"]} == {max(limits)}, "others are compared within the last limit"
         return [one["status"] for one in row["results"]]
 
     decided = ["sat", "unsat", "unsat", "sat"]

@@ -113,7 +113,7 @@ def bench_vnncomp(
     recorded = -math.inf
 
     def rows() -> list[dict[str, Any]]:
-        return [scored(run.benchmark, run.results(), published, every) for run in runs]
+        return [scored(run.benchmark, run.results(), published, every, max(limits)) for run in runs]
 
     def told(run: _Asked, done: int, total: int, result: InstanceResult) -> None:
         nonlocal recorded
@@ -147,10 +147,12 @@ def bench_vnncomp(
 
 
 def scored(
-    benchmark: Benchmark, results: Sequence[InstanceResult], published: Sequence[Published], every: int
+    benchmark: Benchmark, results: Sequence[InstanceResult], published: Sequence[Published], every: int, limit: float
 ) -> dict[str, Any]:
-    """One benchmark's figures: ours, and those of the other tools on the same instances."""
-    instances = [_instance(benchmark, result, published) for result in results]
+    """One benchmark's figures: ours, and those of the other tools on the same instances. limit: of the last round."""
+    timeouts = {(one.onnx, one.vnnlib): one.timeout for one in benchmark.instances}
+    limits = [min(timeouts[result.onnx, result.vnnlib], limit) for result in results]
+    instances = [_instance(benchmark, *pair, published) for pair in zip(results, limits, strict=True)]
     tools = {tool.tool: _tool(tool.tool, tool.overhead, instances) for tool in published}
     counts = Counter(row["status"] for row in instances)
     mine = [row["seconds"] for row in instances if row["status"] in DECIDED]
@@ -172,14 +174,16 @@ def scored(
     }  # fmt: skip
 
 
-def _instance(benchmark: Benchmark, result: InstanceResult, published: Sequence[Published]) -> dict[str, Any]:
+def _instance(
+    benchmark: Benchmark, result: InstanceResult, limit: float, published: Sequence[Published]
+) -> dict[str, Any]:
     name = benchmark.name.removesuffix("-1.0").removesuffix("-2.0")
     asked = question(name, result.onnx, result.vnnlib)
     answers: dict[str, Answer | None] = {tool.tool: tool.answers.get(asked) for tool in published}
     return {
         "onnx": result.onnx,
         "vnnlib": result.vnnlib,
-        "limit": result.timeout,
+        "limit": limit,
         "status": result.status,
         "seconds": result.seconds,
         "method": result.method,

@@ -47,12 +47,13 @@ def scoreboard_page(records: Sequence[Record], figure: str, note: str = "") -> s
         "start-up (the least time of any of its answers; lipgraft's are measured in one process, and include reading "
         "the files). Others had the competition's own hardware and limit; in brackets what they solved within ours. "
         "Asked: of the instances whose files were at hand; 1/4 means that every fourth line of the table was chosen. "
-        "Best: of the other tools the one that solved most, then the fastest.",
+        "Best: of the other tools the one that solved most, then the fastest. Limits: the most seconds for each "
+        "instance; after the first number, for those that were still open, as far as the time for the benchmark went.",
         f"![Instances solved against seconds for each]({figure})",
     ]
     for title in dict.fromkeys(map(_title, records)):
         some = [record for record in records if _title(record) == title]
-        rows = [row for record in some for row in record["results"]]
+        rows = [{**row, "limits": record["settings"]["limits"]} for record in some for row in record["results"]]
         parts += [f"## {title}", " ".join(dict.fromkeys(map(_protocol, some))), _table(rows, tools)]
         missing = [row["name"] for row in rows if not row["here"]]
         if missing:
@@ -85,20 +86,26 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _protocol(record: Record) -> str:
-    settings, hardware = record["settings"], record["hardware"]
-    limits = [f"{seconds:g} s" for seconds in settings["limits"]]
-    limit = f"At most {limits[0]} for each instance" if limits else "The competition's limits"
-    later = "".join(f", then {seconds} for those still open" for seconds in limits[1:])
-    versions = record["versions"]
+    hardware, versions = record["hardware"], record["versions"]
     return (
-        f"{limit}{later}; "
         f"{hardware.get('gpu', hardware['processor'])}; "
         f"lipgraft {versions.get('lipgraft', '')}, commit {versions.get('commit', 'unknown')}."
     )
 
 
 def _table(rows: Sequence[Record], tools: Sequence[str]) -> str:
-    heads = ["benchmark", "instances", "asked", "solved", "wrong", "median s", *tools, "best", "its median s"]
+    heads = [
+        "benchmark",
+        "instances",
+        "asked",
+        "solved",
+        "wrong",
+        "median s",
+        *tools,
+        "best",
+        "its median s",
+        "limits s",
+    ]
     lines = ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
     for row in rows:
         if not row["asked"]:
@@ -110,6 +117,7 @@ def _table(rows: Sequence[Record], tools: Sequence[str]) -> str:
             found = row["tools"].get(tool)
             cells.append("–" if found is None or not found["asked"] else f"{found['solved']} ({found['in_limit']})")
         cells += [best or "–", _seconds(row["tools"][best]["median"] if best else None)]
+        cells.append(", ".join(f"{seconds:g}" for seconds in row["limits"]) or "the competition's")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
