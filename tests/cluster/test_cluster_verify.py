@@ -212,7 +212,17 @@ def test_the_same_workers_answer_one_question_after_the_other(address: str) -> N
 
 def test_the_benchmark_decides_the_same_with_and_without_workers(address: str) -> None:
     x, y = images(64)
-    rows = bench_cluster(network(), x, y, EPS, settings=SETTINGS, device="cpu")
+    begun: list[tuple[int, str]] = []
+    rows = bench_cluster(
+        network(),
+        x,
+        y,
+        EPS,
+        settings=SETTINGS,
+        device="cpu",
+        progress=lambda workers, what: begun.append((workers, what)),
+    )
+    assert [workers for workers, what in begun if what == "starting"] == [0, 1, 2]
     assert [row["workers"] for row in rows] == [0, 1, 2]
     assert all(row["images"] == 64 and row["images_per_second"] > 0 for row in rows)
     assert rows[0]["verdicts"] == rows[1]["verdicts"] == rows[2]["verdicts"]

@@ -229,6 +229,12 @@ def cluster_command(
     limits = {"limits.max_subproblems": subproblems, "limits.timeout": 1e6}
     chosen = build(VerifySettings, verifier_settings(limits, set_), where="bench cluster")
     source = datasets.load(data, data_root)
+    console, began = Console(stderr=True), time.monotonic()
+
+    def show(count: int, what: str) -> None:
+        who = "without Ray" if not count else f"{count} worker{'s' if count > 1 else ''}"
+        console.print(f"{time.monotonic() - began:.0f} s: {who}, {what}")
+
     rows = bench_cluster(
         load_model(checkpoint, source, torch.device("cpu")),
         datasets.images(source.x_test[:count]),
@@ -239,6 +245,7 @@ def cluster_command(
         address=cluster or LOCAL,
         device=device,
         threads=threads or 1,
+        progress=show,
     )
     print_table(
         tuple(CLUSTER_COLUMNS),

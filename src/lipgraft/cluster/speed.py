@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ def bench_cluster(
     address: str = LOCAL,
     device: str = "auto",
     threads: int = 1,
+    progress: Callable[[int, str], None] = lambda workers, what: None,
 ) -> list[dict[str, Any]]:
     """Verify the same images in this process and then by so many workers, each time after a warm-up; one row each.
 
@@ -45,6 +47,7 @@ def bench_cluster(
     that a linear model gets wrong, so that nothing is bounded and nearly all is messages. driver_ms, idle_driver_ms:
     processor time of this process per image. ray_ms, idle_ray_ms: by how much longer an image took than here; below
     zero where several workers gain more than messages cost. start_seconds: until all workers had answered once.
+    progress: called with the number of workers and what they begin with.
     """
     if len(x) < 4 * WARM * max(workers):
         raise SettingsError(f"{max(workers)} workers need at least {4 * WARM * max(workers)} images to measure them.")
@@ -55,7 +58,8 @@ def bench_cluster(
             with crew as cluster:
                 place = torch.device("cuda" if cluster.on_gpu else "cpu")
                 ask = _asked_of(cluster, eps, settings) if count else _asked_here(place, eps, settings)
-                rows.append({"workers": count, "device": device_name(place), **_measured(ask, model, x, y, count or 1)})
+                row = _measured(ask, model, x, y, count or 1, partial(progress, count))
+                rows.append({"workers": count, "device": device_name(place), **row})
             release()  # what this process kept of the GPU's memory
     for row in rows:
         row["ray_ms"] = 1e3 * (row["seconds"] - rows[0]["seconds"]) / len(x)
@@ -71,13 +75,18 @@ def _asked_of(cluster: Cluster, eps: float, settings: VerifySettings) -> Ask:
     return lambda model, x, y: cluster.verify_stream(model, x, y, eps, settings=settings, together=True)
 
 
-def _measured(ask: Ask, model: nn.Module, x: Tensor, y: Tensor, workers: int) -> dict[str, Any]:
+def _measured(
+    ask: Ask, model: nn.Module, x: Tensor, y: Tensor, workers: int, begin: Callable[[str], None]
+) -> dict[str, Any]:
     began = time.perf_counter()
+    begin("starting")
     some = 4 * WARM * workers  # of which each worker gets a quarter of its part first
     list(ask(model, x[:some], y[:some]))
     start = time.perf_counter() - began
+    begin(f"{len(x)} images")
     seconds, driver, verdicts = _clocked(ask, model, x, y)
     linear = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 2))
+    begin(f"{len(x)} images without work")
     idle, idle_driver, _ = _clocked(ask, linear, x, linear(x.cpu()).argmin(1))
     return {
         "images": len(x),
