@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import clamped
 from lipgraft.bounds.layout import NeuronBounds
 from lipgraft.bounds.relaxations import relax
+from lipgraft.bounds.splits import clamped
 from lipgraft.network.graph import Linear
 
 
@@ -99,3 +99,7 @@ class OneLayerBound:
     def coefficients(self, alpha: Tensor, beta: Tensor) -> Tensor:
         """Of the open neurons' outputs: (B, U). They are the same for all lines and multipliers."""
         return self.negative + self.positive
+
+    def curve_gaps(self, alpha: Tensor) -> None:
+        """There are no curves."""
+        return

@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, optimise
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
 from lipgraft.bounds.interval import Interval
-from lipgraft.bounds.layout import Layout, NeuronBounds, piecewise_linear
+from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, fitting, never
 from lipgraft.bounds.numerics import proved
 from lipgraft.bounds.refine import Sound, refine
@@ -22,23 +22,20 @@ from lipgraft.verification.stages.crown import OpenMargins
 
 @torch.no_grad()
 def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
-    """Optimised lines for the margins that CROWN leaves open; what they leave open can be branched on.
-
-    Smooth activations as sigmoid have no kink to split at: for their networks this is the last stage.
-    """
+    """Optimised lines for the margins that CROWN leaves open; what they leave open can be branched on."""
     images, settings, margins = left.images, job.settings.optimise, left.margins
-    late, branches = job.limit(images), piecewise_linear(job.network)
+    late = job.limit(images)
     with job.ledger.share(images):
         index = job.index(images)
-        intervals = left.intervals
-        if branches:  # all subproblems of an image gain by tighter neurons
-            alpha = AlphaSettings(settings.refine_iterations, settings.lr, settings.decay)
-            drafts = job.ledger.drafts
-            keep = None if drafts is None else partial(drafts.improved, images)
-            sound = None
-            if job.proof is not None and left.rounding is not None:
-                sound = Sound(job.proof, left.rounding, left.errors, keep)
-            intervals = refine(job.network, intervals, settings.refine, alpha, job.settings.branch.batch, late, sound)
+        alpha = AlphaSettings(settings.refine_iterations, settings.lr, settings.decay)
+        drafts = job.ledger.drafts
+        keep = None if drafts is None else partial(drafts.improved, images)
+        sound = None
+        if job.proof is not None and left.rounding is not None:
+            sound = Sound(job.proof, left.rounding, left.errors, keep)
+        # All subproblems of an image gain by tighter neurons.
+        most = job.settings.branch.batch
+        intervals = refine(job.network, left.intervals, settings.refine, alpha, most, late, sound)
         shared = _shared(job, index, intervals, left)
         sub, broken = _margins(job, images, shared, left.target, margins, late)
     proved_margins = proved(margins)
@@ -50,8 +47,6 @@ def alpha_crown(job: Job, left: OpenMargins) -> Outcome[OpenImages]:
             out.decided.append(job.ledger.verdict(image, "falsified", counterexample=point, margin=margin))
         elif done:
             out.decided.append(job.ledger.verdict(image, "verified"))
-        elif not branches:
-            out.decided.append(job.ledger.verdict(image, "unknown", reason="timeout" if late() else "gap"))
         else:
             rest.append(place)
     if rest:
@@ -99,15 +94,13 @@ def _margins(
     size = fitting(shared.layout.floats, job.x.device, job.x.dtype, job.settings.branch.batch)
     for some in torch.split(torch.arange(len(image), device=image.device), size):
         where, goal = image[some], target[image[some], row[some]]
-        function = shared.lower_bound(where, goal)
+        function = shared.whole(where, goal)
         alpha, beta, bound = function.start(), function.no_splits(), margins[where, row[some]]
         if not late():
             # On a GPU a look at the clock in every step would make it wait.
             found = optimise(function, alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
             alpha = found.alpha
-            here = Subproblems(
-                where, goal, found.bound, alpha, torch.zeros_like(where), function.neuron, function.sign, beta
-            )
+            here = _without_splits(where, goal, found.bound, alpha, function)
             better = torch.nonzero(found.bound > bound).flatten()
             sure = torch.maximum(shared.proved_bounds(here.at(better), size), bound[better])
             bound = bound.index_copy(0, better, sure)
@@ -116,11 +109,16 @@ def _margins(
             margins[where, row[some]] = bound
             point = shared.corner(where, found.rows)
             broken |= _confirmed(job, images, where, point, shared.margin_at(where, point))
-        parts.append(
-            Subproblems(where, goal, bound, alpha, torch.zeros_like(where), function.neuron, function.sign, beta)
-        )
+        parts.append(_without_splits(where, goal, bound, alpha, function))
     job.ledger.note(images, margins, "alpha-crown")
     return Subproblems.cat(parts), broken
+
+
+def _without_splits(
+    image: Tensor, target: Tensor, bound: Tensor, alpha: Tensor, function: LowerBound
+) -> Subproblems:
+    none = function.no_splits()
+    return Subproblems(image, target, bound, alpha, torch.zeros_like(image), function.neuron, none, none, none)
 
 
 def _confirmed(job: Job, images: list[int], image: Tensor, point: Tensor, margin: Tensor) -> Broken:
