@@ -139,7 +139,7 @@ class LowerBound:
         shifts: dict[int, Tensor] = {}
         if self.neuron.shape[1]:
             shifts = layout.pieces(torch.zeros_like(self.base).scatter_add(1, self.neuron, -self.sign * beta))
-        relaxed = Relaxed(self._lines_at(alpha), self.root, shifts, self.errors)
+        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
         if self.point is not None:  # -sign * beta * (z - point)
@@ -152,24 +152,6 @@ class LowerBound:
         record: dict[int, Tensor] = {}
         self.value(alpha, beta, record)
         return self.layout.flat(record).gather(1, self.open.clamp(max=self.layout.size - 1))
-
-    def curve_gaps(self, alpha: Tensor) -> Tensor | None:
-        """How far the two lines of each open neuron are apart in the middle of its interval, (P, U); NaN for kinks.
-
-        None: there are no curves.
-        """
-        layout = self.layout
-        if not layout.curved:
-            return None
-        gaps = {i: torch.full_like(ends[0], torch.nan) for i, ends in self.pre.items()}
-        lines = self._lines_at(alpha)
-        for i in layout.curved:
-            line, middle = lines[i], self.pre[i][0] + (self.pre[i][1] - self.pre[i][0]) / 2
-            assert line.lower_intercept is not None
-            assert line.upper_intercept is not None
-            slope, height = line.upper_slope - line.lower_slope, line.upper_intercept - line.lower_intercept
-            gaps[i] = slope * middle + height
-        return layout.flat(gaps).gather(1, self.open.clamp(max=layout.size - 1))
 
     def sound_value(self, alpha: Tensor, beta: Tensor) -> Tensor:
         """The bounds less what rounding may have added, (P,): proofs in real numbers. For sound bounds, and R = 1."""
@@ -184,7 +166,7 @@ class LowerBound:
             slack = slack + share * (beta * self.point.abs()).sum(1)
         return guard_lower(value - slack)
 
-    def _lines_at(self, alpha: Tensor) -> dict[int, Lines]:
+    def lines_at(self, alpha: Tensor) -> dict[int, Lines]:
         """The lines of every activation. Where it bends at zero alone, only its lower slope is free."""
         layout, count = self.layout, self.rows.shape[2]
         parts = alpha.view(*self.open.shape, layout.parameters).unbind(2)

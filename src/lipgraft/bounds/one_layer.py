@@ -99,7 +99,3 @@ class OneLayerBound:
     def coefficients(self, alpha: Tensor, beta: Tensor) -> Tensor:
         """Of the open neurons' outputs: (B, U). They are the same for all lines and multipliers."""
         return self.negative + self.positive
-
-    def curve_gaps(self, alpha: Tensor) -> None:
-        """There are no curves."""
-        return

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
+from lipgraft.bounds.attained import costs
 from lipgraft.bounds.memory import Late
 from lipgraft.bounds.splits import curve_start, split_points
 from lipgraft.verification.branch_and_bound.branching import Neurons, Score, branching_named
@@ -87,7 +88,7 @@ class Step:
         A curve's lines begin anew in the halves of its interval.
         """
         function = self.lower_bound(parents)
-        score = scores(function, parents, self.branching.score)
+        score = (curve_scores if function.layout.curved else scores)(function, parents, self.branching.score)
         column = score.argmax(1)
         if self.branching.tries and score.shape[1] > 1:
             best, choice = score.topk(min(self.settings.branch.candidates, score.shape[1]), 1)
@@ -118,18 +119,22 @@ class Splittable(Protocol):
 
     def coefficients(self, alpha: Tensor, beta: Tensor) -> Tensor: ...
 
-    def curve_gaps(self, alpha: Tensor) -> Tensor | None: ...
-
 
 def scores(function: Splittable, parents: Subproblems, score: Score) -> Tensor:
     """The scores of the open neurons of subproblems, -inf for those that cannot be split: (B, U)."""
-    coefficient = function.coefficients(parents.alpha, parents.beta)
-    neurons = Neurons(coefficient, function.lower, function.upper, function.bias, function.negative_slope)
-    found = score(neurons)
-    gap = function.curve_gaps(parents.alpha)
-    if gap is not None:
-        found = torch.where(torch.isnan(gap), found, coefficient.abs() * gap)
+    found = score(known(function, function.coefficients(parents.alpha, parents.beta)))
     return torch.where(function.free, torch.nan_to_num(found, nan=0.0), -torch.inf)
+
+
+def curve_scores(function: LowerBound, parents: Subproblems, score: Score) -> Tensor:
+    """The same where some neurons are curves: whatever the rule is, these count by what their lines cost the bound."""
+    coefficient, cost = costs(function, parents.alpha, parents.beta)
+    found = torch.where(function.layout.is_curved[function.open], cost, score(known(function, coefficient)))
+    return torch.where(function.free, torch.nan_to_num(found, nan=0.0), -torch.inf)
+
+
+def known(function: Splittable, coefficient: Tensor) -> Neurons:
+    return Neurons(coefficient, function.lower, function.upper, function.bias, function.negative_slope)
 
 
 def halves(function: LowerBound, parents: Subproblems, column: Tensor) -> Subproblems:
