@@ -17,7 +17,6 @@ from lipgraft.activations.lines import Lines
 from lipgraft.activations.smooth import Smooth
 
 BISECTIONS = 40
-FEW = 1  # with the tangent points of a wider interval at hand: near zero d is -lb / 2, which is the first one tried
 NARROW = 1e-3  # below this width a chord's slope is mostly rounding
 
 
@@ -38,13 +37,9 @@ class SShaped(Smooth):
     def lines(self, lb: Tensor, ub: Tensor, anchors: Tensor | None = None) -> Callable[[Tensor], Lines]:
         width = ub - lb
         chord = (self(ub) - self(lb)) / torch.where(width > 0, width, 1.0)
-        if anchors is None:
-            first, last = self.anchors(lb, ub)
-        else:
-            first = torch.minimum(anchors[0], self._tangent_point(lb, FEW))
-            last = torch.maximum(anchors[1], -self._tangent_point(-ub, FEW))
-        above, below = self.derivative(ub) < chord, self.derivative(lb) < chord
+        first, last = self.anchors(lb, ub) if anchors is None else anchors
         first, last = torch.minimum(first, ub), torch.maximum(last, lb)
+        above, below = self.derivative(ub) < chord, self.derivative(lb) < chord
         middle = (lb + ub) / 2
         narrow, slope = width < NARROW, self.derivative(middle)
         error = self.curvature * width.square() / 8
@@ -70,14 +65,14 @@ class SShaped(Smooth):
 
         return chosen
 
-    def _tangent_point(self, lb: Tensor, steps: int = BISECTIONS) -> Tensor:
+    def _tangent_point(self, lb: Tensor) -> Tensor:
         """The smallest t >= max(lb, 0) whose tangent is above the curve at lb, never smaller than exact.
 
         It is lb where lb >= 0. For lb < 0 it lies in [0, -lb]; bisection keeps the upper end, which is sound: later
         tangents are higher at lb.
         """
         below, above = torch.zeros_like(lb), lb.abs()
-        for _ in range(steps):
+        for _ in range(BISECTIONS):
             t = (below + above) / 2
             high = self(t) + self.derivative(t) * (lb - t) >= self(lb)
             below, above = torch.where(high, below, t), torch.where(high, t, above)

@@ -184,10 +184,22 @@ class LowerBound:
         return lines
 
     def _family(self, i: int) -> Callable[[Tensor], Lines]:
+        return family(self.bounds.activation(i, self.image), *self.pre[i], anchors=self._anchors(i))
+
+    def _anchors(self, i: int) -> Tensor | None:
+        """Those of the image's intervals, with those of split neurons in place: (m, B, 1, 1, *shape)."""
         anchors = self.bounds.anchors.get(i)
-        if anchors is not None:
-            anchors = anchors[:, self.image, None, None]
-        return family(self.bounds.activation(i, self.image), *self.pre[i], anchors=anchors)
+        if anchors is None:
+            return None
+        anchors = anchors[:, self.image].flatten(2)
+        if self.neuron.shape[1]:
+            place, curve = self.layout.places[i], self.layout.activation(i).curve
+            column = (self.neuron - place.start).clamp(0, anchors.shape[2] - 1)  # of another activation: any, as it is
+            ends = (end.flatten(1).gather(1, column) for end in self.pre[i])
+            found = curve.anchors(*ends)
+            assert found is not None
+            anchors = anchors.scatter(2, column.expand_as(found), found)
+        return anchors.view(len(anchors), *self.pre[i][0].shape)
 
     def _by_row(self, values: Tensor) -> Tensor:
         """(B, n) -> (P, n): each subproblem's values for each of its rows."""
@@ -197,7 +209,7 @@ class LowerBound:
 
 @dataclass(frozen=True, eq=False)
 class Optimised:
-    """bound: (P,), the best seen; alpha, beta: what gave it; rows: (P, *root shape), of the last evaluation."""
+    """bound: (P,), the best seen; alpha, beta: what gave it, unless `onward`; rows: (P, *root shape), of the last evaluation."""
 
     bound: Tensor
     alpha: Tensor
@@ -220,12 +232,15 @@ def optimise(
     settings: AlphaSettings,
     *,
     lr_beta: float = 0.0,
+    onward: bool = False,
     early: bool = False,
     late: Late = never,
 ) -> Optimised:
     """The best bounds over the steps of projected Adam. alpha: (P, U k) in [0, 1]; beta: (P, D) >= 0.
 
     lr_beta: the step size for the multipliers; it decays like that for the lines.
+    onward: of what is not proved, the last lines and multipliers are returned and not the best: who goes on from there
+        gets further, where single steps are too short to gain at once.
     early: stop when all are proved; this waits for the device in every step, so it is for CPUs.
     late: asked after every step, which may wait for the device too; once it holds, the best bound so far is the result.
     """
@@ -254,6 +269,9 @@ def optimise(
         alpha = (alpha + settings.lr * scale * climb_alpha.direction(gradient[0])).clamp(0, 1)
         beta = (beta + lr_beta * scale * climb_beta.direction(gradient[1])).clamp(min=0)
         scale *= settings.decay
+    if onward:
+        done = proved(best)[:, None]
+        best_alpha, best_beta = torch.where(done, best_alpha, alpha), torch.where(done, best_beta, beta)
     return Optimised(best, best_alpha, best_beta, rows)
 
 

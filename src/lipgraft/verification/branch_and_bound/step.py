@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, Optimised, optimise
 from lipgraft.bounds.attained import costs
-from lipgraft.bounds.memory import Late
+from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.splits import curve_start, split_points
 from lipgraft.verification.branch_and_bound.branching import Neurons, Score, branching_named
 from lipgraft.verification.branch_and_bound.images import Images
@@ -48,10 +48,7 @@ class Step:
         """parents: P subproblems, each with at least one neuron to split."""
         children = self.decide(parents)
         function = self.lower_bound(children)
-        alpha = self._steps(self.settings.branch.iterations)
-        found = optimise(
-            function, children.alpha, children.beta, alpha, lr_beta=self.settings.branch.lr_beta, early=self.early
-        )
+        found = self._optimised(function, children, self.settings.branch.iterations)
         # A half lies inside its parent, so what was proved of the parent holds for it too.
         bound = torch.maximum(found.bound, children.bound)
         point = self.images.corner(children.image, found.rows)
@@ -62,30 +59,33 @@ class Step:
             self.images.margin_at(children.image, point),
         )
 
-    def _steps(self, iterations: int) -> AlphaSettings:
-        return AlphaSettings(iterations, self.settings.branch.lr_alpha, self.settings.optimise.decay)
-
     def lower_bound(self, sub: Subproblems) -> LowerBound:
         return self.images.lower_bound(sub)
 
     def leaf_bounds(self, leaves: Subproblems, late: Late) -> Subproblems:
         """Fully split subproblems, whose multipliers alone are free, with better ones. late: ends the optimisation."""
-        alpha = self._steps(self.settings.branch.leaf_iterations)
-        found = optimise(
-            self.lower_bound(leaves),
-            leaves.alpha,
-            leaves.beta,
-            alpha,
-            lr_beta=self.settings.branch.lr_beta,
+        found = self._optimised(self.lower_bound(leaves), leaves, self.settings.branch.leaf_iterations, late)
+        return replace(leaves, bound=found.bound, alpha=found.alpha, beta=found.beta)
+
+    def _optimised(self, function: LowerBound, sub: Subproblems, iterations: int, late: Late = never) -> Optimised:
+        settings = self.settings.branch
+        steps = AlphaSettings(iterations, settings.lr_alpha, self.settings.optimise.decay)
+        # The half of a curve is no line: what it gains rests on multipliers, which take many steps to get there.
+        return optimise(
+            function,
+            sub.alpha,
+            sub.beta,
+            steps,
+            lr_beta=settings.lr_beta,
+            onward=bool(function.layout.curved),
             early=self.early,
             late=late,
         )
-        return replace(leaves, bound=found.bound, alpha=found.alpha, beta=found.beta)
 
     def decide(self, parents: Subproblems) -> Subproblems:
         """Both halves of the split that the rule chooses: 2 P subproblems, with the lines and bounds of their parents.
 
-        A curve's lines begin anew in the halves of its interval.
+        A curve's own lines begin anew in the halves of its interval.
         """
         function = self.lower_bound(parents)
         score = (curve_scores if function.layout.curved else scores)(function, parents, self.branching.score)

@@ -21,7 +21,7 @@ class Subproblems:
     bound: (B,), proved so far.
     alpha: (B, U k), the free parameters of each open neuron of the image.
     depth: (B,), number of splits.
-    neuron, sign, beta, point: (B, D), the splits (see `LowerBound`) with their multipliers, in the order they were made.
+    neuron, sign, beta, point: (B, D), the splits (see `LowerBound`) and their multipliers, in the order they were made.
     """
 
     image: Tensor

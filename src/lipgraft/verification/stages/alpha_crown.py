@@ -114,9 +114,7 @@ def _margins(
     return Subproblems.cat(parts), broken
 
 
-def _without_splits(
-    image: Tensor, target: Tensor, bound: Tensor, alpha: Tensor, function: LowerBound
-) -> Subproblems:
+def _without_splits(image: Tensor, target: Tensor, bound: Tensor, alpha: Tensor, function: LowerBound) -> Subproblems:
     none = function.no_splits()
     return Subproblems(image, target, bound, alpha, torch.zeros_like(image), function.neuron, none, none, none)
 
