@@ -114,7 +114,7 @@ class Curve(ABC):
         """The free parameters of the lines that plain CROWN takes, in [0, 1]: (k, *lb.shape)."""
 
     def anchors(self, lb: Tensor, ub: Tensor) -> Tensor | None:
-        """What `lines` would find out anew each time: (m, *lb.shape). It serves intervals inside [lb, ub] too, less well."""
+        """What `lines` would find out anew each time: (m, *lb.shape). It serves intervals inside [lb, ub] too."""
         return None
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """Sigmoid and tanh: convex left of zero, concave right of it, symmetric about the origin's value.
 
 Above the curve on [lb, ub] lies the tangent at every t in [d, ub], where d is the point whose tangent passes through
-(lb, f(lb)), or lb itself when lb >= 0. When d > ub, which is where the curve is steeper at ub than the chord, no tangent
-helps and the chord is above. Below, mirrored. A d that is too large is sound: that of a wider interval is.
+(lb, f(lb)), or lb itself when lb >= 0. When d > ub, which is where the curve is steeper at ub than the chord, no
+tangent helps and the chord is above. Below, mirrored. A d that is too large, as that of a wider interval, is sound.
 """
 
 from __future__ import annotations

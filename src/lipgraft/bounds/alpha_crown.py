@@ -209,7 +209,10 @@ class LowerBound:
 
 @dataclass(frozen=True, eq=False)
 class Optimised:
-    """bound: (P,), the best seen; alpha, beta: what gave it, unless `onward`; rows: (P, *root shape), of the last evaluation."""
+    """bound: (P,), the best seen; alpha, beta: what gave it, unless `onward` is asked for.
+
+    rows: (P, *root shape), of the last evaluation.
+    """
 
     bound: Tensor
     alpha: Tensor
