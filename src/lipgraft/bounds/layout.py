@@ -20,6 +20,8 @@ from lipgraft.bounds.sound import SPARE, Rounding
 from lipgraft.network.graph import Activation, Graft, Input, Network
 from lipgraft.rounding import round_down, round_up
 
+CURVE_LIVE = 3  # how many times as many numbers as a kink a curve keeps for its lines and their gradient, about
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -48,7 +50,7 @@ class Layout:
     @property
     def floats(self) -> int:
         """Numbers that one row with lines of its own takes, about."""
-        return max(self.size, self.path.floats)
+        return max(self.size * (CURVE_LIVE if self.curved else 1), self.path.floats)
 
     def activation(self, i: int) -> Activation:
         node = self.network.nodes[i]
