@@ -220,7 +220,7 @@ def test_spilled_subproblems_are_open_until_they_come_back() -> None:
         return Subproblems(image, image * 0, torch.tensor(bounds), wide, image * 0, wide.long(), wide, wide, wide)
 
     first = some([0, 0, 0, 1], [-3.0, -1.0, -2.0, -0.5])
-    pool = Pool(first, 9, limit=4 * 32, spill_limit=10**6)
+    pool = Pool(first, 9, limit=4 * first.packed().row_bytes(), spill_limit=10**6)
     assert pool.capacity() == 4
     pool.push(some([0, 2], [-4.0, -0.1]))
     assert len(pool) <= 4

@@ -106,13 +106,11 @@ class LowerBound:
         self.open = self._by_row(open_)
         self.lower, self.upper = self._by_row(lower.gather(1, open_)), self._by_row(upper.gather(1, open_))
         self.bent = (self.lower < 0) & (self.upper > 0)
+        # Which of the open neurons can be split: (P, U).
+        curved = bool(self.layout.curved)
+        self.free = splittable(self.layout, self.open, self.lower, self.upper) if curved else self.bent
         self.stable_slope = self.base.gather(1, self.open)
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
-
-    @property
-    def free(self) -> Tensor:
-        """Which of the open neurons can be split: (P, U)."""
-        return splittable(self.layout, self.open, self.lower, self.upper) if self.layout.curved else self.bent
 
     def start(self) -> Tensor:
         """The alpha that plain CROWN takes: (P, U k). Neurons with fewer than k parameters repeat their last one."""
