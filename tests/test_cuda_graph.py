@@ -31,7 +31,9 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 def subproblems(count: int) -> Subproblems:
     whole, real = torch.zeros(count, dtype=torch.int64), torch.zeros(count)
-    return Subproblems(whole, whole, real, real[:, None], whole, whole[:, None], real[:, None], real[:, None])
+    return Subproblems(
+        whole, whole, real, real[:, None], whole, whole[:, None], real[:, None], real[:, None], real[:, None]
+    )
 
 
 def training_step(

@@ -230,3 +230,18 @@ def test_a_neuron_is_unstable_where_the_activation_is_no_line(
 
 def test_every_activation_of_the_registry_is_tested_here() -> None:
     assert {case.values[0].name for case in CURVES} == {kind.name for kind in KINDS}
+
+
+@pytest.mark.parametrize("curve", S_SHAPED)
+@given(INTERVALS, st.floats(0, 1), st.floats(0, 1), FRACTIONS, FRACTIONS)
+@settings(max_examples=60, deadline=None)
+def test_the_anchors_of_a_wider_interval_give_lines_that_hold(curve, place, begin, end, low, high):
+    lb, ub = interval(place)
+    inner = torch.sort(torch.stack([lb + begin * (ub - lb), lb + end * (ub - lb)]).clamp(lb, ub), 0).values
+    act = node(curve)
+    lines = family(act, *inner, anchors=curve.anchors(lb, ub))(free(act, low, high, torch.float64))
+    z = grid(*inner)
+    below, above = values(lines, z)
+    room = 1e-12 * (1 + z.abs().max())
+    assert bool((below <= curve(z) + room).all())
+    assert bool((curve(z) <= above + room).all())

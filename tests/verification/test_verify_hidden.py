@@ -224,6 +224,7 @@ def test_what_is_proved_leaves_the_pool_wherever_it_is_kept() -> None:
         torch.full((count, 1), 2),
         torch.zeros(count, 1),
         torch.zeros(count, 1),
+        torch.zeros(count, 1),
     )
     pool = Pool(rows.at(slice(0, 0)), 2, limit=6 * rows.packed().row_bytes(), spill_limit=2**20)
     pool.push(rows)

@@ -226,10 +226,10 @@ def test_spilled_subproblems_are_open_until_they_come_back() -> None:
     def some(images: list[int], bounds: list[float]) -> Subproblems:
         image = torch.tensor(images)
         wide = torch.zeros(len(images), 2)
-        return Subproblems(image, image * 0, torch.tensor(bounds), wide, image * 0, wide.long(), wide, wide)
+        return Subproblems(image, image * 0, torch.tensor(bounds), wide, image * 0, wide.long(), wide, wide, wide)
 
     first = some([0, 0, 0, 1], [-3.0, -1.0, -2.0, -0.5])
-    pool = Pool(first, 9, limit=4 * 32, spill_limit=10**6)
+    pool = Pool(first, 9, limit=4 * first.packed().row_bytes(), spill_limit=10**6)
     assert pool.capacity() == 4
     pool.push(some([0, 2], [-4.0, -0.1]))
     assert len(pool) <= 4
@@ -261,7 +261,7 @@ def test_the_default_pool_is_a_share_of_what_is_free() -> None:
 def test_a_device_without_room_for_one_subproblem_is_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     none = torch.zeros(0, dtype=torch.int64)
     bare = torch.zeros(0, 1)
-    pool = Pool(Subproblems(none, none, none.float(), bare, none, bare.long(), bare, bare), 9, spill_limit=10**6)
+    pool = Pool(Subproblems(none, none, none.float(), bare, none, bare.long(), bare, bare, bare), 9, spill_limit=10**6)
     one = torch.zeros(1, dtype=torch.int64)
     flat = torch.zeros(1, 1)
 
@@ -270,4 +270,4 @@ def test_a_device_without_room_for_one_subproblem_is_out_of_memory(monkeypatch: 
 
     monkeypatch.setattr(torch, "cat", refuse)
     with pytest.raises(torch.OutOfMemoryError):
-        pool.push(Subproblems(one, one, one.float(), flat, one, flat.long(), flat, flat))
+        pool.push(Subproblems(one, one, one.float(), flat, one, flat.long(), flat, flat, flat))

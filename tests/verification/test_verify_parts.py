@@ -90,7 +90,7 @@ def whole(images: Images, splits: int = 6) -> Subproblems:
     alpha = torch.full((len(images), images.bounds.open.shape[1]), 0.5, dtype=torch.float64)
     none = torch.full((len(images), splits), images.layout.size)
     zero = torch.zeros(len(images), splits, dtype=torch.float64)
-    return Subproblems(image, target, alpha[:, 0] * 0 - 9.0, alpha, image * 0, none, zero, zero)
+    return Subproblems(image, target, alpha[:, 0] * 0 - 9.0, alpha, image * 0, none, zero, zero, zero)
 
 
 def function(images: Images, sub: Subproblems) -> LowerBound:
@@ -196,7 +196,7 @@ def test_branching_picks_open_neurons_that_are_not_split_yet(name: str, images: 
     sub = whole(images, splits=4)
     with torch.no_grad():
         for depth in range(4):
-            neuron = step.decide(sub)
+            neuron = step.decide(sub).neuron[: len(sub), depth]
             assert bool((images.bounds.open == neuron[:, None]).any(1).all())
             assert not bool((sub.neuron == neuron[:, None]).any())
             children = step(sub)
@@ -209,7 +209,7 @@ def test_the_filter_takes_the_candidate_whose_halves_leave_least_to_prove(images
     settings = VerifySettings(branch=BranchSettings(rule="filtered", candidates=10_000))
     sub = whole(images)
     with torch.no_grad():
-        chosen = Step(images, settings).decide(sub)
+        chosen = Step(images, settings).decide(sub).neuron[:, 0]
         for i in range(len(images)):
             left = {}
             for neuron in images.bounds.open[i][images.bounds.open[i] < images.layout.size]:

@@ -113,11 +113,16 @@ class Curve(ABC):
     def start(self, lb: Tensor, ub: Tensor) -> Tensor:
         """The free parameters of the lines that plain CROWN takes, in [0, 1]: (k, *lb.shape)."""
 
+    def anchors(self, lb: Tensor, ub: Tensor) -> Tensor | None:
+        """What `lines` would find out anew each time: (m, *lb.shape). It serves intervals inside [lb, ub] too."""
+        return None
+
     @abstractmethod
-    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+    def lines(self, lb: Tensor, ub: Tensor, anchors: Tensor | None = None) -> Callable[[Tensor], Lines]:
         """Lines below and above act on [lb, ub] as a function of alpha (k, *lb.shape), differentiable in it.
 
-        Sound for every alpha in [0, 1]. What depends on lb and ub alone is computed once.
+        Sound for every alpha in [0, 1]. What depends on lb and ub alone is computed once. anchors: those of [lb, ub],
+        or of an interval that holds it, (m, *lb.shape).
         """
 
     def exact(self, lb: Tensor, ub: Tensor) -> Tensor:

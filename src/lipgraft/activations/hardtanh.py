@@ -62,7 +62,7 @@ class Hardtanh(Curve):
         middle = (lb + ub) / 2
         return torch.stack([middle > self.min_val, middle < self.max_val]).to(lb.dtype)
 
-    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+    def lines(self, lb: Tensor, ub: Tensor, anchors: Tensor | None = None) -> Callable[[Tensor], Lines]:
         """Below: with the lower kink inside, a line through (m, m), m = min_val, from flat to as steep as the curve
         allows at ub; otherwise the chord, as the curve is concave. Above: mirrored, with the upper kink (M, M),
         M = max_val. Where the curve is a line, both are that line.

@@ -56,7 +56,7 @@ class Kinked(Curve):
         """The lower line that encloses the smaller area: slope 1 if ub > -lb, else a."""
         return (ub > -lb).to(lb.dtype).unsqueeze(0)
 
-    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+    def lines(self, lb: Tensor, ub: Tensor, anchors: Tensor | None = None) -> Callable[[Tensor], Lines]:
         """upper: the chord, slope s = (ub - a lb) / (ub - lb), intercept (a - s) lb.
 
         lower: slope a + alpha (1 - a), intercept 0.

@@ -1,7 +1,8 @@
 """Sigmoid and tanh: convex left of zero, concave right of it, symmetric about the origin's value.
 
 Above the curve on [lb, ub] lies the tangent at every t in [d, ub], where d is the point whose tangent passes through
-(lb, f(lb)), or lb itself when lb >= 0. When d > ub no tangent helps and the chord is above. Below, mirrored.
+(lb, f(lb)), or lb itself when lb >= 0. When d > ub, which is where the curve is steeper at ub than the chord, no
+tangent helps and the chord is above. Below, mirrored. A d that is too large, as that of a wider interval, is sound.
 """
 
 from __future__ import annotations
@@ -29,10 +30,16 @@ class SShaped(Smooth):
         """Tangents touch in the middle of a one-sided interval, and pass through the ends of a two-sided one."""
         return torch.stack([1.0 - (ub <= 0).to(lb.dtype) * 0.5, (lb >= 0).to(lb.dtype) * 0.5])
 
-    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+    def anchors(self, lb: Tensor, ub: Tensor) -> Tensor:
+        """The tangent points of either side."""
+        return torch.stack([self._tangent_point(lb), -self._tangent_point(-ub)])
+
+    def lines(self, lb: Tensor, ub: Tensor, anchors: Tensor | None = None) -> Callable[[Tensor], Lines]:
         width = ub - lb
         chord = (self(ub) - self(lb)) / torch.where(width > 0, width, 1.0)
-        first, last = self._tangent_point(lb), -self._tangent_point(-ub)
+        first, last = self.anchors(lb, ub) if anchors is None else anchors
+        first, last = torch.minimum(first, ub), torch.maximum(last, lb)
+        above, below = self.derivative(ub) < chord, self.derivative(lb) < chord
         middle = (lb + ub) / 2
         narrow, slope = width < NARROW, self.derivative(middle)
         error = self.curvature * width.square() / 8
@@ -47,8 +54,8 @@ class SShaped(Smooth):
 
         def chosen(alpha: Tensor) -> Lines:
             low, high = alpha[0], alpha[1]
-            upper_slope, upper_intercept = line(first + high * (ub - first), first < ub)
-            lower_slope, lower_intercept = line(last - (1 - low) * (last - lb), last > lb)
+            upper_slope, upper_intercept = line(first + high * (ub - first), above)
+            lower_slope, lower_intercept = line(last - (1 - low) * (last - lb), below)
             return Lines(
                 torch.where(narrow, slope, lower_slope),
                 torch.where(known, torch.where(narrow, intercept - error, lower_intercept), -torch.inf),

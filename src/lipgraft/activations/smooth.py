@@ -70,7 +70,7 @@ class Smooth(Curve):
         ]
         return torch.stack([choices.gather(0, area.argmin(0, keepdim=True))[0] for area in areas])
 
-    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+    def lines(self, lb: Tensor, ub: Tensor, anchors: Tensor | None = None) -> Callable[[Tensor], Lines]:
         """alpha[0], alpha[1]: where the slopes below and above lie between the least and greatest derivative."""
         low, high = self.derivative_range(lb, ub)
 

@@ -57,7 +57,7 @@ class Softplus(Smooth):
         edge = self.threshold / self.beta
         return torch.where(jumps, low.clamp(max=edge), low), torch.where(jumps, high.clamp(min=edge + self.gap), high)
 
-    def lines(self, lb: Tensor, ub: Tensor) -> Callable[[Tensor], Lines]:
+    def lines(self, lb: Tensor, ub: Tensor, anchors: Tensor | None = None) -> Callable[[Tensor], Lines]:
         """Those of the curve as PyTorch computes it, moved by the step that it makes at the threshold."""
         smooth = super().lines(lb, ub)
         step = (self.beta * ub > self.threshold).to(lb.dtype) * self.gap

@@ -12,8 +12,8 @@ that they can be captured as a CUDA graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -26,6 +26,8 @@ from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.numerics import guard_lower, proved
 from lipgraft.bounds.relaxations import Lines, family, relax
+from lipgraft.bounds.sound import SPARE, UNIT
+from lipgraft.bounds.splits import clamped, splittable
 from lipgraft.settings import setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
@@ -78,37 +80,47 @@ class LowerBound:
         rows: Tensor,
         neuron: Tensor | None = None,
         sign: Tensor | None = None,
+        point: Tensor | None = None,
     ) -> None:
         """image: (B,), row of bounds; rows: (B, 1, R, *target shape), at the layout's target.
 
-        neuron, sign: (B, D), the splits; none by default. A split is a neuron of the flat axis with sign +1 for z >= 0
-        or -1 for z <= 0; sign 0 and neuron N fill up.
+        neuron, sign, point: (B, D), the splits; none by default. A split is a neuron of the flat axis with sign +1 for
+        z >= point or -1 for z <= point; sign 0 and neuron N fill up. No points: all are split at zero.
         """
         self.layout, self.rows, self.bounds, self.image = bounds.layout, rows, bounds, image
         self.root = (bounds.root[0][image], bounds.root[1][image])
         self.errors = {i: error[image] for i, error in bounds.errors.items()}
         self.neuron = image.new_zeros(len(image), 0) if neuron is None else neuron
         self.sign = rows.new_zeros(len(image), 0) if sign is None else sign
-        lower, upper = clamped(bounds.lower[image], bounds.upper[image], self.neuron, self.sign)
+        # Kinks are split at zero and once: points matter where there are curves.
+        self.point = point if self.layout.curved else None
+        lower, upper = clamped(bounds.lower[image], bounds.upper[image], self.neuron, self.sign, self.point)
         highs = self.layout.pieces(upper)
         self.pre = {i: (lb, highs[i]) for i, lb in self.layout.pieces(lower).items()}
         bent = [i for i in self.pre if i not in self.layout.curved]
         self.lines = {i: relax(bounds.activation(i, image), *self.pre[i]) for i in bent}
-        self.families = {i: family(bounds.activation(i, image), *self.pre[i]) for i in self.layout.curved}
+        self.families = {i: self._family(i) for i in self.layout.curved}
         slopes = {i: self.lines[i].lower_slope if i in self.lines else ends[0] for i, ends in self.pre.items()}
         self.base = self._by_row(torch.cat([*(s.flatten(1) for s in slopes.values()), lower[:, -1:]], 1))
         open_ = bounds.open[image]
         self.open = self._by_row(open_)
         self.lower, self.upper = self._by_row(lower.gather(1, open_)), self._by_row(upper.gather(1, open_))
-        self.free = (self.lower < 0) & (self.upper > 0)
+        self.bent = (self.lower < 0) & (self.upper > 0)
+        # Which of the open neurons can be split: (P, U).
+        curved = bool(self.layout.curved)
+        self.free = splittable(self.layout, self.open, self.lower, self.upper) if curved else self.bent
         self.stable_slope = self.base.gather(1, self.open)
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
 
     def start(self) -> Tensor:
-        """The alpha that plain CROWN takes: (P, k U)."""
+        """The alpha that plain CROWN takes: (P, U k). Neurons with fewer than k parameters repeat their last one."""
         if not self.open.shape[1]:
             return self.no_splits()
-        return torch.cat([part.gather(1, self.open) for part in self._crown_alpha], 1)
+        layout = self.layout
+        starts = {i: layout.activation(i).curve.start(*ends) for i, ends in self.pre.items()}
+        flat = [layout.flat({i: s[min(j, len(s) - 1)] for i, s in starts.items()}) for j in range(layout.parameters)]
+        parts = [self._by_row(F.pad(part, (0, 1))).gather(1, self.open) for part in flat]
+        return torch.stack(parts, 2).flatten(1)
 
     def no_splits(self) -> Tensor:
         """The beta of subproblems without splits: (P, 0)."""
@@ -117,7 +129,7 @@ class LowerBound:
     def value(self, alpha: Tensor, beta: Tensor, record: dict[int, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The bounds, (P,), and the rows at the root, (P, *root shape). Differentiable.
 
-        alpha: (P, k U), in [0, 1]: k free parameters of each open neuron, where k is `layout.parameters`.
+        alpha: (P, U k), in [0, 1]: k free parameters of each open neuron, where k is `layout.parameters`.
         beta: (P, D), >= 0, a multiplier of each split.
         record: filled with the coefficients of each activation's output, (B, 1, R, *shape).
         """
@@ -125,9 +137,11 @@ class LowerBound:
         shifts: dict[int, Tensor] = {}
         if self.neuron.shape[1]:
             shifts = layout.pieces(torch.zeros_like(self.base).scatter_add(1, self.neuron, -self.sign * beta))
-        relaxed = Relaxed(self._lines_at(alpha), self.root, shifts, self.errors)
+        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
+        if self.point is not None:  # -sign * beta * (z - point)
+            const = const + (self.sign * beta * self.point).sum(1).view(const.shape)
         rows, const = walk.to_root(Rows(self.rows), const, layout.path.target)
         return (const + walk.minimum(rows)).flatten(), rows.data.flatten(0, 2)
 
@@ -145,32 +159,45 @@ class LowerBound:
         value, _ = self.value(alpha, beta)
         slack = (self.rows[:, 0, 0].abs() * bounds.target_slack[image]).flatten(1).sum(1)
         slack = slack + (beta * bounds.slack[image].gather(1, self.neuron)).sum(1)
+        if self.point is not None:  # a sum of D products, added to the rest
+            share = SPARE * (self.point.shape[1] + 4) * UNIT
+            slack = slack + share * (beta * self.point.abs()).sum(1)
         return guard_lower(value - slack)
 
-    def _lines_at(self, alpha: Tensor) -> dict[int, Lines]:
+    def lines_at(self, alpha: Tensor) -> dict[int, Lines]:
         """The lines of every activation. Where it bends at zero alone, only its lower slope is free."""
         layout, count = self.layout, self.rows.shape[2]
-        parts = alpha.reshape(len(alpha), layout.parameters, -1 if alpha.shape[1] else 0).unbind(1)
+        parts = alpha.view(*self.open.shape, layout.parameters).unbind(2)
         slope = self.negative_slope + parts[0] * (1 - self.negative_slope)
         if slope.dtype == torch.float64:  # proofs: the sum may round to more than the one that is allowed
             slope = slope.clamp(max=1.0)
-        slopes = self.base.scatter(1, self.open, torch.where(self.free, slope, self.stable_slope))
+        slopes = self.base.scatter(1, self.open, torch.where(self.bent, slope, self.stable_slope))
         lower_slope = layout.pieces(slopes, count)
         lines = {i: replace(line, lower_slope=lower_slope[i]) for i, line in self.lines.items()}
-        if self.families:
-            both = zip(self._crown_alpha, parts, strict=True)
-            chosen = [layout.pieces(crown.scatter(1, self.open, part), count) for crown, part in both]
+        if self.families:  # neurons that are not open are lines, whatever alpha is
+            any_alpha = torch.zeros_like(self.base)
+            chosen = [layout.pieces(any_alpha.scatter(1, self.open, part), count) for part in parts]
             for i, family_of_lines in self.families.items():
                 lines[i] = family_of_lines(torch.stack([pieces[i] for pieces in chosen]))
         return lines
 
-    @cached_property
-    def _crown_alpha(self) -> list[Tensor]:
-        """CROWN's parameters of all neurons: k tensors (P, N + 1). Neurons with fewer than k repeat their last one."""
-        layout = self.layout
-        starts = {i: layout.activation(i).curve.start(*ends) for i, ends in self.pre.items()}
-        flat = [layout.flat({i: s[min(j, len(s) - 1)] for i, s in starts.items()}) for j in range(layout.parameters)]
-        return [self._by_row(F.pad(part, (0, 1))) for part in flat]
+    def _family(self, i: int) -> Callable[[Tensor], Lines]:
+        return family(self.bounds.activation(i, self.image), *self.pre[i], anchors=self._anchors(i))
+
+    def _anchors(self, i: int) -> Tensor | None:
+        """Those of the image's intervals, with those of split neurons in place: (m, B, 1, 1, *shape)."""
+        anchors = self.bounds.anchors.get(i)
+        if anchors is None:
+            return None
+        anchors = anchors[:, self.image].flatten(2)
+        if self.neuron.shape[1]:
+            place, curve = self.layout.places[i], self.layout.activation(i).curve
+            column = (self.neuron - place.start).clamp(0, anchors.shape[2] - 1)  # of another activation: any, as it is
+            ends = (end.flatten(1).gather(1, column) for end in self.pre[i])
+            found = curve.anchors(*ends)
+            assert found is not None
+            anchors = anchors.scatter(2, column.expand_as(found), found)
+        return anchors.view(len(anchors), *self.pre[i][0].shape)
 
     def _by_row(self, values: Tensor) -> Tensor:
         """(B, n) -> (P, n): each subproblem's values for each of its rows."""
@@ -180,7 +207,10 @@ class LowerBound:
 
 @dataclass(frozen=True, eq=False)
 class Optimised:
-    """bound: (P,), the best seen; alpha, beta: what gave it; rows: (P, *root shape), of the last evaluation."""
+    """bound: (P,), the best seen; alpha, beta: what gave it, unless `onward` is asked for.
+
+    rows: (P, *root shape), of the last evaluation.
+    """
 
     bound: Tensor
     alpha: Tensor
@@ -203,12 +233,15 @@ def optimise(
     settings: AlphaSettings,
     *,
     lr_beta: float = 0.0,
+    onward: bool = False,
     early: bool = False,
     late: Late = never,
 ) -> Optimised:
-    """The best bounds over the steps of projected Adam. alpha: (P, k U) in [0, 1]; beta: (P, D) >= 0.
+    """The best bounds over the steps of projected Adam. alpha: (P, U k) in [0, 1]; beta: (P, D) >= 0.
 
     lr_beta: the step size for the multipliers; it decays like that for the lines.
+    onward: of what is not proved, the last lines and multipliers are returned and not the best: who goes on from there
+        gets further, where single steps are too short to gain at once.
     early: stop when all are proved; this waits for the device in every step, so it is for CPUs.
     late: asked after every step, which may wait for the device too; once it holds, the best bound so far is the result.
     """
@@ -237,6 +270,9 @@ def optimise(
         alpha = (alpha + settings.lr * scale * climb_alpha.direction(gradient[0])).clamp(0, 1)
         beta = (beta + lr_beta * scale * climb_beta.direction(gradient[1])).clamp(min=0)
         scale *= settings.decay
+    if onward:
+        done = proved(best)[:, None]
+        best_alpha, best_beta = torch.where(done, best_alpha, alpha), torch.where(done, best_beta, beta)
     return Optimised(best, best_alpha, best_beta, rows)
 
 
@@ -255,13 +291,3 @@ class Adam:
         self.second.mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
         mean, square = self.first / (1 - FIRST**self.steps), self.second / (1 - SECOND**self.steps)
         return mean / (square.sqrt() + TINY)
-
-
-def clamped(lower: Tensor, upper: Tensor, neuron: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds after splits. lower, upper: (B, N + 1), neuron, sign: (B, D)."""
-    if not neuron.shape[1]:
-        return lower, upper
-    low, high = lower.gather(1, neuron), upper.gather(1, neuron)
-    low = torch.where(sign > 0, low.clamp(min=0), low)
-    high = torch.where(sign < 0, high.clamp(max=0), high)
-    return lower.scatter(1, neuron, low), upper.scatter(1, neuron, high)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lipgraft.activations import Curve
 from lipgraft.bounds.geometry import Plan, dense_plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.neurons import positions
@@ -18,6 +19,8 @@ from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import SPARE, Rounding
 from lipgraft.network.graph import Activation, Graft, Input, Network
 from lipgraft.rounding import round_down, round_up
+
+CURVE_LIVE = 3  # how many times as many numbers as a kink a curve keeps for its lines and their gradient, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +50,7 @@ class Layout:
     @property
     def floats(self) -> int:
         """Numbers that one row with lines of its own takes, about."""
-        return max(self.size, self.path.floats)
+        return max(self.size * (CURVE_LIVE if self.curved else 1), self.path.floats)
 
     def activation(self, i: int) -> Activation:
         node = self.network.nodes[i]
@@ -75,6 +78,20 @@ class Layout:
         return [
             i for i in self.places if not is_line(self.activation(i)) and not self.activation(i).curve.splits_at_zero
         ]
+
+    @cached_property
+    def curves(self) -> dict[Curve, Tensor]:
+        """Their curves, each with the neurons that have it: (size + 1,), boolean."""
+        out: dict[Curve, Tensor] = {}
+        for i in self.curved:
+            none = torch.zeros(self.size + 1, dtype=torch.bool, device=self._like().device)
+            out.setdefault(self.activation(i).curve, none)[self.places[i]] = True
+        return out
+
+    @cached_property
+    def is_curved(self) -> Tensor:
+        """(size + 1,): whether a neuron belongs to one of these."""
+        return torch.stack(list(self.curves.values())).any(0)
 
     @cached_property
     def parameters(self) -> int:
@@ -164,6 +181,16 @@ class NeuronBounds:
             errors={i: error for i, error in (errors or {}).items() if i in layout.path.windows},
         )
 
+    @cached_property
+    def anchors(self) -> dict[int, Tensor]:
+        """By the activation's position, what `Curve.anchors` says of these boxes: (m, I, *shape) each.
+
+        Bounds that are narrowed later may keep them.
+        """
+        lower, upper = self.layout.pieces(self.lower), self.layout.pieces(self.upper)
+        found = {i: self.layout.activation(i).curve.anchors(lower[i][:, 0, 0], upper[i][:, 0, 0]) for i in lower}
+        return {i: anchors for i, anchors in found.items() if anchors is not None}
+
     def searched(self, layout: Layout, dtype: torch.dtype) -> NeuronBounds:
         """Sound bounds as a search in another type sees them: the same numbers, and none that speak of rounding."""
         root = round_down(self.root[0], dtype), round_up(self.root[1], dtype)
@@ -238,8 +265,3 @@ def left_slope(node: Activation) -> float:
 def is_line(node: Activation) -> bool:
     """Whether all of its neurons are grafted."""
     return node.graft is not None and bool(node.graft.mask.all())
-
-
-def piecewise_linear(network: Network) -> bool:
-    """Whether every activation that is not wholly grafted can be split at zero into two lines."""
-    return all(node.curve.splits_at_zero or is_line(node) for _, node in network.activations())

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import clamped
 from lipgraft.bounds.layout import NeuronBounds
 from lipgraft.bounds.relaxations import relax
+from lipgraft.bounds.splits import clamped
 from lipgraft.network.graph import Linear
 
 

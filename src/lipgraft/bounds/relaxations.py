@@ -21,13 +21,15 @@ def relax(node: Activation, lb: Tensor, ub: Tensor, *, live: bool = False) -> Li
     return family(node, lb, ub, live=live)(node.curve.start(lb, ub))
 
 
-def family(node: Activation, lb: Tensor, ub: Tensor, *, live: bool = False) -> Callable[[Tensor], Lines]:
-    """The lines of an activation on [lb, ub] as a function of alpha.
+def family(
+    node: Activation, lb: Tensor, ub: Tensor, *, live: bool = False, anchors: Tensor | None = None
+) -> Callable[[Tensor], Lines]:
+    """The lines of an activation on [lb, ub] as a function of alpha. anchors: see `Curve.lines`.
 
     Grafted neurons are their own line: slope gamma, intercept omega. In double precision, which proofs are made in, the
     lines hold the curve although they are rounded. live: gradients reach gamma and omega.
     """
-    curve = node.curve.lines(lb, ub)
+    curve = node.curve.lines(lb, ub, anchors)
     if lb.dtype == torch.float64:
         curve = _rounded_outward(node.curve, curve, lb, ub)
     if node.graft is None:

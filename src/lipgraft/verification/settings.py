@@ -86,7 +86,9 @@ class OptimiseSettings:
     """How bounds are optimised before branching."""
 
     refine: str = setting(
-        "vectors", "Which layers get optimised bounds before branching.", choices=("none", "vectors", "all")
+        "vectors",
+        "Layers with optimised bounds before branching; vectors: fully connected ones of networks with kinks.",
+        choices=("none", "vectors", "all"),
     )
     refine_iterations: int = setting(10, "Steps of optimisation for the bounds of neurons.")
     iterations: int = setting(20, "Steps of optimisation of a margin before branching.")

@@ -185,7 +185,7 @@ class NeuronProblem:
         start = LowerBound(self.bounds, everyone, self.rows).start()
         image, nothing = torch.zeros_like(everyone), self.rows.new_full((len(everyone),), -torch.inf)
         column = torch.full((len(everyone), depth), none, device=everyone.device)
-        whole = Subproblems(everyone, image, nothing, start, image, column, zero, zero)
+        whole = Subproblems(everyone, image, nothing, start, image, column, zero, zero, zero)
         return self._bounded(whole, FIRST_STEPS)
 
     def _bounded(self, sub: Subproblems, steps: int = STEPS) -> Subproblems:

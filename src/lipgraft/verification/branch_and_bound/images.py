@@ -43,6 +43,11 @@ class Images:
     def layout(self) -> Layout:
         return self.bounds.layout
 
+    @property
+    def alphas(self) -> int:
+        """How many free parameters the lines of a subproblem have."""
+        return self.bounds.open.shape[1] * self.layout.parameters
+
     @staticmethod
     def cat(parts: Sequence[Images]) -> Images:
         """All images of several groups."""
@@ -70,11 +75,14 @@ class Images:
         """The rows "true class minus target": image, target (B,) -> (B, 1, 1, classes)."""
         return true_minus(self.y[image], target, self.layout.network.output_shape[0], self.box[0].dtype)[:, None, None]
 
-    def lower_bound(
-        self, image: Tensor, target: Tensor, neuron: Tensor | None = None, sign: Tensor | None = None
-    ) -> LowerBound:
+    def lower_bound(self, sub: Subproblems) -> LowerBound:
         """The margins of subproblems as functions of their lines and multipliers, for the search."""
-        return LowerBound(self.bounds, image, self.margins(image, target), neuron, sign)
+        rows = self.margins(sub.image, sub.target)
+        return LowerBound(self.bounds, sub.image, rows, sub.neuron, sub.sign, sub.point)
+
+    def whole(self, image: Tensor, target: Tensor) -> LowerBound:
+        """The same of margins without splits."""
+        return LowerBound(self.bounds, image, self.margins(image, target))
 
     def proved_bounds(self, sub: Subproblems, most: int) -> Tensor:
         """The bounds of subproblems that may be called proved, (B,): never better than what the search found.
@@ -89,7 +97,7 @@ class Images:
         for some in torch.split(torch.arange(len(sub), device=sub.image.device), size):
             part = sub.at(some)
             rows = self.margins(part.image, part.target).double()
-            function = LowerBound(proof, part.image, rows, part.neuron, part.sign.double())
+            function = LowerBound(proof, part.image, rows, part.neuron, part.sign.double(), part.point.double())
             parts.append(function.sound_value(decoded(coded(part.alpha), torch.float64), part.beta.double()))
         return torch.minimum(round_down(torch.cat(parts), sub.bound.dtype), sub.bound)
 
@@ -123,7 +131,7 @@ class OpenImages:
         before = 0
         for part in parts:
             moved = replace(part.sub, image=part.sub.image + before)
-            shifted.append(moved.widened(images.bounds.open.shape[1], 0, images.layout.size))
+            shifted.append(moved.widened(images.alphas, 0, images.layout.size))
             before += len(part.images)
         return OpenImages(images, Subproblems.cat(shifted), torch.cat([part.floor for part in parts]))
 

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import clamped
 from lipgraft.bounds.layout import left_slope
+from lipgraft.bounds.splits import clamped
 from lipgraft.network.graph import Activation, Input
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
@@ -48,10 +48,13 @@ class Leaf:
 
 
 def solve_leaf(images: Images, sub: Subproblems, row: int, size: int, left: Left = lambda: float("inf")) -> Leaf | None:
-    """Bound subproblem `row` of a batch exactly; None when the program would have more than `size` entries.
+    """Bound subproblem `row` of a batch exactly; None when the program would have more than `size` entries, and where
+    an activation is curved: no split makes it a line.
 
     OutOfTimeError when no time is left before it is solved.
     """
+    if images.layout.curved:
+        return None
     image = sub.image[row : row + 1]
     neuron, sign = sub.neuron[row : row + 1], sub.sign[row : row + 1]
     inputs = images.box[0][0].numel()

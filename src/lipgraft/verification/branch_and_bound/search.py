@@ -12,6 +12,7 @@ from torch import Tensor
 from lipgraft.attacks.search import default_batch
 from lipgraft.bounds.memory import affordable, explain, fitting, never, release
 from lipgraft.bounds.numerics import proved
+from lipgraft.bounds.splits import splittable
 from lipgraft.verification.branch_and_bound.capture import Replayed
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
@@ -57,8 +58,9 @@ class BranchAndBound:
         self.done: list[Decided] = []
         layout, open_neurons = self.images.layout, self.images.bounds.open
         splits = max(SPLITS, open_images.sub.neuron.shape[1])
-        first = open_images.sub.widened(open_neurons.shape[1], splits, layout.size)
-        leaf = ~(open_neurons[first.image] < layout.size).any(1)
+        first = open_images.sub.widened(self.images.alphas, splits, layout.size)
+        lower, upper = (end.gather(1, open_neurons) for end in (self.images.bounds.lower, self.images.bounds.upper))
+        leaf = ~splittable(layout, open_neurons, lower, upper).any(1)[first.image]
         self.first_leaves = first.at(leaf)
         limits = job.settings.limits
         room = pool_limits(job.x.device, limits.pool_gigabytes, limits.spill_gigabytes)
@@ -218,7 +220,7 @@ class BranchAndBound:
         held = self.images.bounds if self.images.proof is None else self.images.proof
         image, neuron = packed.image.long(), packed.neuron.long()
         upper, lower = held.upper[image[:, None], neuron], held.lower[image[:, None], neuron]
-        return ((packed.sign > 0) & (upper < 0) | (packed.sign < 0) & (lower > 0)).any(1)
+        return ((packed.sign > 0) & (upper < packed.point) | (packed.sign < 0) & (lower > packed.point)).any(1)
 
     def _round(self) -> None:
         """Take the worst subproblems, split each, and deal with the halves."""

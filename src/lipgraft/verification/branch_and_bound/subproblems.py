@@ -19,9 +19,9 @@ class Subproblems:
 
     image: (B,), row of `Images`; target: (B,), the class that must stay below the true one.
     bound: (B,), proved so far.
-    alpha: (B, U), one per open neuron of the image.
+    alpha: (B, U k), the free parameters of each open neuron of the image.
     depth: (B,), number of splits.
-    neuron, sign, beta: (B, D), the splits (see `LowerBound`) with their multipliers, in the order they were made.
+    neuron, sign, beta, point: (B, D), the splits (see `LowerBound`) and their multipliers, in the order they were made.
     """
 
     image: Tensor
@@ -32,6 +32,7 @@ class Subproblems:
     neuron: Tensor
     sign: Tensor
     beta: Tensor
+    point: Tensor
 
     def __len__(self) -> int:
         return len(self.image)
@@ -90,6 +91,7 @@ class Subproblems:
             neuron=F.pad(self.neuron, (0, deeper), value=size),
             sign=F.pad(self.sign, (0, deeper)),
             beta=F.pad(self.beta, (0, deeper)),
+            point=F.pad(self.point, (0, deeper)),
         )
 
     def filled_up(self, count: int) -> Subproblems:
@@ -97,15 +99,20 @@ class Subproblems:
         index = torch.arange(count, device=self.image.device)
         return self.at(torch.where(index < len(self), index, 0))
 
-    def split(self, neuron: Tensor) -> Subproblems:
-        """Both halves of a split of one neuron each: B rows with z >= 0, then B rows with z <= 0. neuron: (B,)."""
+    def split(self, neuron: Tensor, point: Tensor | None = None) -> Subproblems:
+        """Both halves of a split of one neuron each: B rows with z >= point, then B rows with z <= point.
+
+        neuron, point: (B,); no points: at zero.
+        """
         at = self.depth[:, None]
         one = torch.ones_like(self.beta[:, :1])
         chosen = self.neuron.scatter(1, at, neuron[:, None])
         both = Subproblems.cat([self, self])
+        points = both.point if point is None else self.point.scatter(1, at, point[:, None]).repeat(2, 1)
         return replace(
             both,
             depth=both.depth + 1,
             neuron=chosen.repeat(2, 1),
             sign=torch.cat([self.sign.scatter(1, at, one), self.sign.scatter(1, at, -one)]),
+            point=points,
         )

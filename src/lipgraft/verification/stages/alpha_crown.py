@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, optimise
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
 from lipgraft.bounds.interval import Interval
-from lipgraft.bounds.layout import Layout, NeuronBounds, piecewise_linear
+from lipgraft.bounds.layout import Layout, NeuronBounds, is_line
 from lipgraft.bounds.memory import Late, fitting, never
 from lipgraft.bounds.numerics import proved
 from lipgraft.bounds.refine import Sound, refine
@@ -25,9 +25,14 @@ def passes(job: Job) -> tuple[bool, ...]:
 
     Optimised bounds of hidden neurons cost many times what the margins do, so they are for images that need them.
     """
+    return (False, True) if _refines(job) else (True,)
+
+
+def _refines(job: Job) -> bool:
+    """Smooth activations, whose lines cost more, are refined only if all neurons are to be."""
     settings = job.settings.optimise
-    refines = settings.refine != "none" and settings.refine_iterations > 0 and piecewise_linear(job.network)
-    return (False, True) if refines else (True,)
+    kinks = all(node.curve.splits_at_zero or is_line(node) for _, node in job.network.activations())
+    return (settings.refine == "all" or (settings.refine == "vectors" and kinks)) and settings.refine_iterations > 0
 
 
 @torch.no_grad()
@@ -36,13 +41,11 @@ def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[Op
 
     last: after optimised bounds of hidden neurons; what is proved of an image that stays open counts. Otherwise it is
     forgotten, and the image starts again from CROWN's margins. left: its margins are improved in place.
-    Smooth activations as sigmoid have no kink to split at: for their networks this is the last stage.
     """
     images, margins, late = left.images, left.margins, job.limit(left.images)
-    branches = piecewise_linear(job.network)
     with job.ledger.share(images):
         index = job.index(images)
-        intervals = _refined(job, left, late) if branches and last else left.intervals
+        intervals = _refined(job, left, late) if last and _refines(job) else left.intervals
         shared = _shared(job, index, intervals, left)
         sub, broken = _margins(job, images, shared, left.target, margins, late)
     proved_margins = proved(margins)
@@ -57,8 +60,6 @@ def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[Op
             out.decided.append(job.ledger.verdict(image, "falsified", counterexample=point, margin=margin))
         elif is_done:
             out.decided.append(job.ledger.verdict(image, "verified"))
-        elif not branches:
-            out.decided.append(job.ledger.verdict(image, "unknown", reason="timeout" if late() else "gap"))
         else:
             rest.append(place)
     if rest:
@@ -118,26 +119,27 @@ def _margins(
     size = fitting(shared.layout.floats, job.x.device, job.x.dtype, job.settings.branch.batch)
     for some in torch.split(torch.arange(len(image), device=image.device), size):
         where, goal = image[some], target[image[some], row[some]]
-        function = shared.lower_bound(where, goal)
+        function = shared.whole(where, goal)
         alpha, beta, bound = function.start(), function.no_splits(), margins[where, row[some]]
         if not late():
             # On a GPU a look at the clock in every step would make it wait.
             found = optimise(function, alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
             alpha = found.alpha
-            here = Subproblems(
-                where, goal, found.bound, alpha, torch.zeros_like(where), function.neuron, function.sign, beta
-            )
+            here = _without_splits(where, goal, found.bound, alpha, function)
             better = torch.nonzero(found.bound > bound).flatten()
             sure = torch.maximum(shared.proved_bounds(here.at(better), size), bound[better])
             bound = bound.index_copy(0, better, sure)
             margins[where, row[some]] = bound
             point = shared.corner(where, found.rows)
             broken |= _confirmed(job, images, where, point, shared.margin_at(where, point))
-        parts.append(
-            Subproblems(where, goal, bound, alpha, torch.zeros_like(where), function.neuron, function.sign, beta)
-        )
+        parts.append(_without_splits(where, goal, bound, alpha, function))
     job.ledger.note(images, margins, "alpha-crown")
     return Subproblems.cat(parts), broken
+
+
+def _without_splits(image: Tensor, target: Tensor, bound: Tensor, alpha: Tensor, function: LowerBound) -> Subproblems:
+    none = function.no_splits()
+    return Subproblems(image, target, bound, alpha, torch.zeros_like(image), function.neuron, none, none, none)
 
 
 def _confirmed(job: Job, images: list[int], image: Tensor, point: Tensor, margin: Tensor) -> Broken:
