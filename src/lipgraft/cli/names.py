@@ -26,6 +26,7 @@ PRESETS = (
     "finetune-short",
     "ibp",
     "mtl-ibp",
+    "mtl-ibp-short",
     "ctbench",
     "sabr",
     "mtl-ibp-finetune",

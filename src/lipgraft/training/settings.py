@@ -137,6 +137,7 @@ PRESETS: dict[str, TrainSettings] = {
     "finetune-short": replace(_FINETUNE, epochs=10, lr=5e-3, graft_lr=0.02, schedule="hurry"),
     "ibp": _IBP,
     "mtl-ibp": _MTL_IBP,
+    "mtl-ibp-short": replace(_MTL_IBP, epochs=60, batch=512, lr=1e-3, ramp_epochs=30, milestones=(45, 52), l1=1e-6),
     "ctbench": replace(
         _MTL_IBP,
         ibp_share=0.01,
@@ -172,7 +173,8 @@ PRESETS: dict[str, TrainSettings] = {
 }
 """pretrain and finetune are the published schedules, but for the clipping, without which CNN-B can diverge, at this
 learning rate or with the slope loss; the short ones are for people in a hurry. ibp to sabr are certified training as it
-is published for CIFAR-10 at eps 2/255 (docs/certified-training.md); mtl-ibp-finetune goes on with a grafted network."""
+is published for CIFAR-10 at eps 2/255 (docs/certified-training.md), but for mtl-ibp-short; mtl-ibp-finetune goes on
+with a trained network, grafted or not."""
 
 
 def preset(name: str) -> TrainSettings:
