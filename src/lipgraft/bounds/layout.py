@@ -59,7 +59,7 @@ class Layout:
 
     def flat(self, values: Mapping[int, Tensor]) -> Tensor:
         """{activation: (B, ..., *shape)} -> (B, size); the axes between are of length 1."""
-        parts = [values[i].reshape(len(values[i]), -1) for i in self.places]
+        parts = [values[i].flatten(1) for i in self.places]
         return torch.cat(parts, 1)
 
     def pieces(self, flat: Tensor, rows: int = 1) -> dict[int, Tensor]:

@@ -4,7 +4,8 @@ What makes an image hard is rarely one neuron: after a few splits of the last la
 convolution each cost the margin a little, because each of their intervals is a little too wide. To split them one by
 one would take thousands of subproblems. But such a neuron sees a small window, with a few dozen unstable neurons, and
 so its own interval can be branched on for next to nothing: some 16 splits of its worst subproblem close most of the gap
-to its true range. The tighter intervals then hold everywhere in the image's tree.
+to its true range. The tighter intervals then hold everywhere in the image's tree. So it is with fully connected
+networks of a few hundred neurons, where a neuron sees all layers before it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import NeuronBounds
 from lipgraft.bounds.memory import Late, fitting
 from lipgraft.bounds.one_layer import OneLayer, OneLayerBound
+from lipgraft.bounds.prefix_network import PrefixNetwork
 from lipgraft.bounds.refine import Sound, refine
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import below
@@ -43,14 +45,14 @@ IMAGES = 64  # whose windows are cut at once
 
 
 class HiddenNeurons:
-    """The layers of a network whose neurons see small windows, in order."""
+    """The layers of a network whose neurons see little of it, in order."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         # A certificate has no room for the trees of neurons.
         wanted = job.settings.branch.neuron_splits > 0 and job.ledger.drafts is None
-        self.windows = _window_networks(job.network) if wanted else {}
-        self.proof = _window_networks(job.proof) if wanted and job.proof is not None else None
+        self.windows = _seen_networks(job.network) if wanted else {}
+        self.proof = _seen_networks(job.proof) if wanted and job.proof is not None else None
 
     def __bool__(self) -> bool:
         """Whether there is anything to improve."""
@@ -103,6 +105,8 @@ class HiddenNeurons:
         lower, upper = (end.flatten(1).clone() for end in intervals[target])
         wanted = torch.stack([unstable(act, *intervals[target]) for act in readers]).any(0).flatten(1)
         image, neuron = torch.nonzero(wanted, as_tuple=True)
+        if len(image) == 0:
+            return intervals[target]
         window = self.windows[target]
         size = fitting(window.layout.floats, lower.device, dtype, 2 * ROWS * USUAL // max(splits, USUAL)) // 2
         for end, sign, best in ((lower, 1.0, torch.maximum), (upper, -1.0, torch.minimum)):
@@ -207,10 +211,12 @@ class NeuronProblem:
         return below(out, self.rows.dtype)
 
 
-def _window_networks(network: Network) -> dict[int, WindowNetwork]:
+def _seen_networks(network: Network) -> dict[int, WindowNetwork | PrefixNetwork]:
+    """What the neurons of each layer see, where that is little; the first layer's intervals are exact."""
     exact = interval_is_exact(network)
-    found = {target: WindowNetwork.of(network, target) for target in _readers(network) if not exact[target]}
-    return {target: window for target, window in found.items() if window is not None}
+    targets = [target for target in _readers(network) if not exact[target]]
+    found = {target: WindowNetwork.of(network, target) or PrefixNetwork.of(network, target) for target in targets}
+    return {target: seen for target, seen in found.items() if seen is not None}
 
 
 def _readers(network: Network) -> dict[int, list[Activation]]:
