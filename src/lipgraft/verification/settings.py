@@ -87,7 +87,7 @@ class OptimiseSettings:
 
     refine: str = setting(
         "vectors",
-        "Layers with optimised bounds before branching; vectors: fully connected ones of networks with kinks.",
+        "Layers with optimised bounds before branching; vectors: the fully connected ones.",
         choices=("none", "vectors", "all"),
     )
     refine_iterations: int = setting(10, "Steps of optimisation for the bounds of neurons.")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
 from lipgraft.bounds.interval import Interval
-from lipgraft.bounds.layout import Layout, NeuronBounds, is_line
+from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, fitting, never
 from lipgraft.bounds.numerics import proved
 from lipgraft.bounds.refine import Sound, refine
@@ -29,10 +29,8 @@ def passes(job: Job) -> tuple[bool, ...]:
 
 
 def _refines(job: Job) -> bool:
-    """Smooth activations, whose lines cost more, are refined only if all neurons are to be."""
     settings = job.settings.optimise
-    kinks = all(node.curve.splits_at_zero or is_line(node) for _, node in job.network.activations())
-    return (settings.refine == "all" or (settings.refine == "vectors" and kinks)) and settings.refine_iterations > 0
+    return settings.refine != "none" and settings.refine_iterations > 0
 
 
 @torch.no_grad()
