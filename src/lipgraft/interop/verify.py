@@ -19,6 +19,7 @@ from lipgraft.errors import SettingsError
 from lipgraft.files import check_folder
 from lipgraft.interop.certificates import CertificateFolder
 from lipgraft.interop.clock import OutOfTime, check_time
+from lipgraft.interop.corners import falsify_corners
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.falsify import QUICK, THOROUGH, Effort, falsify
 from lipgraft.interop.load import check_import, import_checked
@@ -283,9 +284,14 @@ def _decide(
         return VnnResult("sat", found, method="pgd")
     if any(len(disjunct.b) > 1 for disjunct in region.disjuncts):
         half = deadline - left / 2  # the other half is for proofs
-        found = falsify(subject.network, [region], subject.judge, subject.like, half, seed=settings.attack.seed)
+        seed = settings.attack.seed
+        found = falsify(subject.network, [region], subject.judge, subject.like, half, seed=seed)
         if found is not None:
             return VnnResult("sat", found, method="pgd")
+        half = time.monotonic() + (deadline - time.monotonic()) / 8
+        found = falsify_corners(subject.network, region, subject.judge, subject.like, half, seed=seed)
+        if found is not None:
+            return VnnResult("sat", found, method="corners")
     return _by_verifier(subject, region, _property(subject, region), deadline, settings, folder)
 
 
