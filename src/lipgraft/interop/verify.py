@@ -288,8 +288,9 @@ def _decide(
         found = falsify(subject.network, [region], subject.judge, subject.like, half, seed=seed)
         if found is not None:
             return VnnResult("sat", found, method="pgd")
-        half = time.monotonic() + (deadline - time.monotonic()) / 8
-        found = falsify_corners(subject.network, region, subject.judge, subject.like, half, seed=seed)
+        now = time.monotonic()
+        soon = now + (deadline - now) / 8
+        found = falsify_corners(subject.network, region, subject.judge, subject.like, soon, seed=seed)
         if found is not None:
             return VnnResult("sat", found, method="corners")
     return _by_verifier(subject, region, _property(subject, region), deadline, settings, folder)
