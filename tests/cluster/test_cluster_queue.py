@@ -29,6 +29,11 @@ def test_chunks_of_quick_images_are_no_smaller_than_what_is_worth_a_message() ->
     assert len(slow.take()) == 7
 
 
+def test_chunks_are_no_smaller_than_asked_for_but_for_the_last() -> None:
+    queue = Queue(range(1000), 2, 1024, least=400)
+    assert [len(queue.take()) for _ in range(3)] == [400, 400, 200]
+
+
 def test_a_dead_workers_images_come_back_first_and_one_at_a_time() -> None:
     queue = Queue(range(100), 2, 32)
     chunk = queue.take()
@@ -36,6 +41,19 @@ def test_a_dead_workers_images_come_back_first_and_one_at_a_time() -> None:
     assert queue.died(chunk[1:]) == []
     assert [queue.take() for _ in chunk[1:]] == [[image] for image in chunk[1:]]
     assert queue.take()[0] == chunk[-1] + 1
+
+
+def test_large_chunks_come_back_in_pieces_and_what_kills_again_comes_alone() -> None:
+    queue = Queue(range(64), 1, 1024, least=64)
+    assert queue.died(queue.take()) == []
+    assert len(queue) == 64
+    piece = queue.take()
+    assert piece == list(range(8))
+    assert queue.died(piece) == []
+    rest = [queue.take() for _ in range(7)]
+    assert [len(chunk) for chunk in rest] == [8] * 7
+    assert [queue.take() for _ in range(8)] == [[image] for image in piece]
+    assert len(queue) == 0
 
 
 def test_an_image_is_given_up_when_too_many_workers_died_of_it() -> None:

@@ -33,6 +33,9 @@ from lipgraft.verification.ledger import Decided
 RIPE = 1.0
 """Seconds that a worker keeps its images before it is asked for some, and between two such questions."""
 
+GPU_CHUNK = 1024
+"""Images that a GPU gets at most at once. Each chunk begins with seconds that hardly depend on how many they are."""
+
 SOON = 1e-3
 """Seconds given to chunks after the end of the run's time, in which they end as timeouts."""
 
@@ -140,8 +143,10 @@ class Cluster:
         # What is wrong with the question is said here, before any worker starts.
         Job.of(model, x[:1], y[:1], first, 0.0, 1.0, settings, certificates=certificates)
         question = Question(model, eps, settings, certificates)
-        most = settings.images if self.on_gpu else min(settings.images, CPU_GROUP)
-        queue = Queue(range(len(x)), self.workers, most)
+        if self.on_gpu:  # one chunk for each, as far as that goes: open images move to who is done first
+            queue = Queue(range(len(x)), self.workers, GPU_CHUNK, least=-(-len(x) // self.workers))
+        else:
+            queue = Queue(range(len(x)), self.workers, min(settings.images, CPU_GROUP))
         self._work = run = _Run(self, question, x, y, queue, began, watch, together)
         return run.verdicts()
 
