@@ -25,7 +25,7 @@ from lipgraft.cluster.crew import DEATHS
 from lipgraft.cluster.speed import bench_cluster
 from lipgraft.runs import RESULTS, Row, StoreError, read_results
 from lipgraft.verification import AttackSettings, VerifySettings, verify
-from lipgraft.verification.ledger import Decided
+from lipgraft.verification.verdict import Decided
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 pytestmark = pytest.mark.xdist_group("ray")

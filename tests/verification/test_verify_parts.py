@@ -25,18 +25,15 @@ from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models.layers import Normalise
 from lipgraft.network import Activation, Conv, Linear, Network, evaluate, trace
-from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings, cascade, verify
-from lipgraft.verification.branch_and_bound.branching import branching_named
+from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings, api, stages, verify
+from lipgraft.verification.branch_and_bound.branching import Step, branching_named
+from lipgraft.verification.branch_and_bound.counterexamples import worst_rows
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.leaves import solve_leaf
-from lipgraft.verification.branch_and_bound.pool import Pool
-from lipgraft.verification.branch_and_bound.search import worst_rows
-from lipgraft.verification.branch_and_bound.step import Step
-from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems
 from lipgraft.verification.job import Job, _alike_values
-from lipgraft.verification.ledger import Outcome
-from lipgraft.verification.stages import alpha_crown as alpha_stage
-from lipgraft.verification.stages.crown import OpenMargins, crown
+from lipgraft.verification.stages import OpenMargins, crown
+from lipgraft.verification.verdict import Outcome
 
 CLASSES = 3
 
@@ -389,7 +386,7 @@ def test_hidden_neurons_are_optimised_for_images_alone_that_optimised_margins_le
         refined.append(len(intervals[0][0]))
         return refine(network, intervals, *rest)
 
-    monkeypatch.setattr(alpha_stage, "refine", counted)
+    monkeypatch.setattr(stages, "refine", counted)
     verify(model, x, y, 0.08, settings=settings)
     methods = [(verdict.method, verdict.status) for verdict in plain]
     assert ("alpha-crown", "verified") in methods
@@ -419,8 +416,8 @@ def test_after_images_with_few_unstable_neurons_crown_takes_more_of_them_at_once
         groups.append(len(images))
         return crown(job, images)
 
-    monkeypatch.setattr(cascade, "crown", counted)
-    monkeypatch.setattr(cascade, "NEURONS", 1)
+    monkeypatch.setattr(api, "crown", counted)
+    monkeypatch.setattr(api, "NEURONS", 1)
     one_image = affordable_products(model)
     monkeypatch.setitem(PRODUCTS, "cpu", one_image)
     settings = VerifySettings().changed(attack={"restarts": 0}, limits={"max_subproblems": 0})

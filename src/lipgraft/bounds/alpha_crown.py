@@ -24,9 +24,8 @@ from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
-from lipgraft.bounds.numerics import guard_lower, proved
 from lipgraft.bounds.relaxations import Lines, family, relax
-from lipgraft.bounds.sound import SPARE, UNIT
+from lipgraft.bounds.sound import SPARE, UNIT, guard_lower, proved
 from lipgraft.bounds.splits import clamped, splittable
 from lipgraft.settings import setting
 

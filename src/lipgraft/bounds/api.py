@@ -14,7 +14,7 @@ from lipgraft.bounds.crown import Neurons, Prepared, prepare, specification_boun
 from lipgraft.bounds.geometry import plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.memory import Late, chunked, never
-from lipgraft.bounds.numerics import guard_lower, guard_upper
+from lipgraft.bounds.sound import guard_lower, guard_upper
 from lipgraft.box import Box
 from lipgraft.display import table
 from lipgraft.errors import SettingsError, unknown_name

@@ -18,8 +18,8 @@ from lipgraft.network import full_precision, trace
 from lipgraft.runs.fingerprint import Identity
 from lipgraft.runs.store import RESULTS, ResultStore, Row
 from lipgraft.verification import VerifySettings, verify_stream
-from lipgraft.verification.ledger import Decided
 from lipgraft.verification.settings import flat
+from lipgraft.verification.verdict import Decided
 
 
 class Stream(Protocol):

@@ -32,8 +32,8 @@ from lipgraft.network import (
 )
 from lipgraft.rounding import within
 from lipgraft.verification.certificate import Drafts
-from lipgraft.verification.ledger import Ledger
 from lipgraft.verification.settings import VerifySettings
+from lipgraft.verification.verdict import Ledger
 
 ROUNDED = 1e-4
 """Share of a tensor's largest number by which folding in another precision may change it."""
