@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from lipgraft import models
 from lipgraft.bounds import AlphaSettings, bound
-from lipgraft.bounds.alpha_crown import LowerBound, optimise
+from lipgraft.bounds.alpha_crown import LowerBound, Optimised, optimise
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import at_input
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import PRODUCTS, in_halves
 from lipgraft.bounds.refine import refine
+from lipgraft.bounds.sound import proved
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
@@ -391,6 +392,32 @@ def test_hidden_neurons_are_optimised_for_images_alone_that_optimised_margins_le
     methods = [(verdict.method, verdict.status) for verdict in plain]
     assert ("alpha-crown", "verified") in methods
     assert 0 < sum(refined) == sum(method == "bab" for method, _ in methods)
+
+
+def test_margins_that_are_proved_are_not_optimised_again_with_better_hidden_neurons(
+    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    model = Tiny(generator)
+    x = torch.rand(300, 2, 4, 4, generator=generator)
+    settings = VerifySettings().changed(attack={"restarts": 0})
+    job = Job.of(model, x, model(x).argmax(1), 0.08, 0.0, 1.0, settings)
+    (left,) = crown(job, list(range(len(x)))).rest
+    before = left.margins.clone()
+    optimised: list[int] = []
+
+    def counted(function: LowerBound, alpha: Tensor, *rest: Any, **options: Any) -> Optimised:
+        optimised.append(len(alpha))
+        return optimise(function, alpha, *rest, **options)
+
+    monkeypatch.setattr(stages, "optimise", counted)
+    first = api._alpha_crown(left, False, job, left.images)
+    still = [image for part in first.rest for image in part.images.number.tolist()]
+    places = [left.images.index(image) for image in still]
+    assert sum(optimised) == int((~proved(before)).sum())
+    assert int((~proved(left.margins[places])).sum()) < int((~proved(before[places])).sum())
+    optimised.clear()
+    api._alpha_crown(left, True, job, still)
+    assert 0 < sum(optimised) < int((~proved(before[places])).sum())
 
 
 @pytest.mark.parametrize("normalised", [False, True])

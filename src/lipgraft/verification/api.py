@@ -186,7 +186,12 @@ def _predictions(job: Job) -> Outcome[int]:
 
 
 def _alpha_crown(margins: OpenMargins, last: bool, job: Job, images: list[int]) -> Outcome[OpenImages]:
-    return alpha_crown(job, margins.at([margins.images.index(image) for image in images]), last=last)
+    places = [margins.images.index(image) for image in images]
+    some = margins.at(places)
+    out = alpha_crown(job, some, last=last)
+    if job.ledger.drafts is None:  # a certificate has room for the proofs of one pass
+        margins.margins[places] = some.margins
+    return out
 
 
 def _in_time(job: Job, images: list[int]) -> Outcome[int]:

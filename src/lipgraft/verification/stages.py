@@ -240,8 +240,7 @@ def _refines(job: Job) -> bool:
 def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[OpenImages]:
     """Optimised lines for the margins that CROWN leaves open; what they leave open can be branched on.
 
-    last: after optimised bounds of hidden neurons; what is proved of an image that stays open counts. Otherwise it is
-    forgotten, and the image starts again from CROWN's margins. left: its margins are improved in place.
+    last: after optimised bounds of hidden neurons, and before branching. left: its margins are improved in place.
     """
     images, margins, late = left.images, left.margins, job.limit(left.images)
     with job.ledger.share(images):
