@@ -247,6 +247,7 @@ def optimise(
     best = torch.full_like(function.base[:, 0], -torch.inf)
     best_alpha, best_beta = alpha, beta
     climb_alpha, climb_beta = Adam(alpha), Adam(beta)
+    splits = beta.shape[1] > 0  # without any, a dozen calls on nothing would still take their time
     scale = 1.0
     for t in range(settings.iterations + 1):
         last = t == settings.iterations
@@ -263,11 +264,13 @@ def optimise(
         better = bound > best
         best = torch.where(better, bound, best)
         best_alpha = torch.where(better[:, None], alpha, best_alpha)
-        best_beta = torch.where(better[:, None], beta, best_beta)
+        if splits:
+            best_beta = torch.where(better[:, None], beta, best_beta)
         if last or (early and bool(proved(best).all())) or late():
             break
         alpha = (alpha + settings.lr * scale * climb_alpha.direction(gradient[0])).clamp(0, 1)
-        beta = (beta + lr_beta * scale * climb_beta.direction(gradient[1])).clamp(min=0)
+        if splits:
+            beta = (beta + lr_beta * scale * climb_beta.direction(gradient[1])).clamp(min=0)
         scale *= settings.decay
     if onward:
         done = proved(best)[:, None]
