@@ -1,8 +1,9 @@
-"""The order of the rooms: who may import whom, and what engines leave to others."""
+"""The order of the rooms: who may import whom, what engines leave to others; and the walks through them."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -157,3 +158,42 @@ def test_the_public_face_leaves_the_optional_and_the_slow_alone() -> None:
     code += f"; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+WALKS = {"Walk 1": 20, "Walk 2": 10, "Walk 3": 5}
+"""At most so many files on the way: half of what they were before the rooms were laid out."""
+
+
+def told(walk: str) -> str:
+    """What docs/architecture.md says of a walk."""
+    text = (Path(__file__).parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
+    return text.partition(f"### {walk}:")[2].partition("\n#")[0]
+
+
+def steps_of(walk: str) -> dict[str, list[str]]:
+    """The files of a walk, each with the functions that it names there."""
+    rows = re.findall(r"^\| \d+ \| (.+?) \| `([\w/]+\.py)` \|", told(walk), re.MULTILINE)
+    assert len(rows) == len(re.findall(r"^\| \d", told(walk), re.MULTILINE)), "a step has no file"
+    return {file: re.findall(r"`([\w.]+)`", functions) for functions, file in rows}
+
+
+def defined(file: Path) -> set[str]:
+    """Functions, classes and annotated constants of a file, and `Class.method`."""
+    found = set()
+    for node in parsed(file).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    return found
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_a_walk_passes_few_files_and_its_functions_are_there(walk: str) -> None:
+    steps = steps_of(walk)
+    assert all(steps.values())
+    assert not [(name, file) for file, names in steps.items() for name in set(names) - defined(PACKAGE / file)]
+    assert 0 < len(steps) <= WALKS[walk]
+    assert f"\n{len(steps)} files. " in told(walk)

@@ -12,11 +12,10 @@ from lipgraft import models
 from lipgraft.cuda_graph import capture
 from lipgraft.data import Dataset
 from lipgraft.training import PRESETS, TrainSettings
-from lipgraft.training.capture import runner
 from lipgraft.training.prepare import prepare
-from lipgraft.training.step import Step
+from lipgraft.training.step import Step, runner
+from lipgraft.verification.branch_and_bound.branching import Children
 from lipgraft.verification.branch_and_bound.capture import USES_BEFORE_CAPTURE, Replayed
-from lipgraft.verification.branch_and_bound.step import Children
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 FAT = TrainSettings(objective="fat")

@@ -20,7 +20,7 @@ from lipgraft.activations.softplus import Softplus
 from lipgraft.bounds import METHODS, AlphaSettings, bound, interval_bounds
 from lipgraft.box import Box
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.grafting.weights import weight_factor
+from lipgraft.grafting.graph import weight_factor
 from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx
 from lipgraft.network import Affine, evaluate, trace
 from lipgraft.sensitivity import LipschitzSettings, lipschitz

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bounds_cases import assert_same, classifier, random_box
-from lipgraft.bounds import METHODS, AlphaSettings, bound, layer
+from lipgraft.bounds import METHODS, AlphaSettings, bound, crown
 from lipgraft.bounds import memory as memory_room
 from lipgraft.bounds.memory import chunked
 from lipgraft.bounds.threads import on_threads
@@ -178,7 +178,7 @@ def test_the_engine_recovers_when_the_device_says_no(
     network = classifier("digits-cnn", "relu")
     box = random_box(network.input_shape, 2, generator, 0.01)
     expected = bound(network, box, "crown")
-    inner, refused = layer.neuron_bounds, []
+    inner, refused = crown.neuron_bounds, []
 
     def scarce(network: Network, path: object, relaxed: object, index: Tensor, signs: Tensor) -> Tensor:
         if signs.numel() > 50:
@@ -186,7 +186,7 @@ def test_the_engine_recovers_when_the_device_says_no(
             raise torch.OutOfMemoryError("out of memory, for the test")
         return inner(network, path, relaxed, index, signs)
 
-    monkeypatch.setattr(layer, "neuron_bounds", scarce)
+    monkeypatch.setattr(crown, "neuron_bounds", scarce)
     got = bound(network, box, "crown")
     assert refused
     torch.testing.assert_close(got.lower, expected.lower, rtol=1e-9, atol=1e-9)
@@ -198,13 +198,13 @@ def test_an_image_on_its_own_is_bounded_where_it_needs_it_whatever_its_neighbour
 ) -> None:
     network = classifier("digits-cnn", "relu")
     box = random_box(network.input_shape, 3, generator, torch.tensor([0.001, 0.005, 0.02]))
-    inner, rows = layer.neuron_bounds, []
+    inner, rows = crown.neuron_bounds, []
 
     def counted(network: Network, path: object, relaxed: object, index: Tensor, signs: Tensor) -> Tensor:
         rows.append((len(index), bool((signs != 0).all())))
         return inner(network, path, relaxed, index, signs)
 
-    monkeypatch.setattr(layer, "neuron_bounds", counted)
+    monkeypatch.setattr(crown, "neuron_bounds", counted)
     monkeypatch.setattr(memory_room, "CPU_BUDGET", 2**19)
     bound(network, box, "crown")
     alone = [real for boxes, real in rows if boxes == 1]

@@ -15,31 +15,29 @@ from deadly import DeadlyTask
 from lipgraft import training
 from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
 from lipgraft.cli import main
-from lipgraft.cluster import Cluster
 from lipgraft.cluster.instances import deciding
 from lipgraft.cluster.rows import interleaved
 from lipgraft.cluster.tasks import Died
 from lipgraft.interop import export_bundle
 from lipgraft.runs import stages
+from workers import Workers
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 pytestmark = pytest.mark.xdist_group("ray")
 
 
 def test_what_a_dead_worker_left_is_done_again_and_what_kills_every_worker_is_given_up(
-    address: str, tmp_path: Path
+    workers: Workers, tmp_path: Path
 ) -> None:
-    notices = list[str]()
-    with Cluster(workers=2, device="cpu", notice=notices.append) as cluster:
-        found = list(cluster.each(partial(DeadlyTask, tmp_path / "happened"), range(1, 8)))
-        assert list(cluster.each(partial(DeadlyTask, tmp_path / "happened"), [])) == []
-    assert len(notices) == 4
+    found = list(workers.cluster.each(partial(DeadlyTask, tmp_path / "happened"), range(1, 8)))
+    assert list(workers.cluster.each(partial(DeadlyTask, tmp_path / "happened"), [])) == []
+    assert len(workers.notices) == 4
     assert len(found) == 7
     assert dict(found) == {1: 1, 2: 4, 3: 9, 4: 16, 5: Died(), 6: 36, 7: 49}
 
 
 def test_instances_are_answered_as_in_one_process_and_none_is_asked_again(
-    address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    address: str, workers: Workers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -56,13 +54,12 @@ def test_instances_are_answered_as_in_one_process_and_none_is_asked_again(
     assert {one["status"] for one in row["results"]} == {"sat", "unsat"}
     assert [one["vnnlib"] for one in row["results"]] == [one["vnnlib"] for one in here[0]["results"]]
     asked = list[str]()
-    with Cluster(workers=1, device="cpu") as cluster:
-        again = bench_vnncomp(
-            find_benchmarks(tmp_path / "sets"),
-            tmp_path / "many",
-            decide=deciding(cluster, None),
-            progress=lambda name, done, total, result: asked.append(name),
-        )
+    again = bench_vnncomp(
+        find_benchmarks(tmp_path / "sets"),
+        tmp_path / "many",
+        decide=deciding(workers.cluster, None),
+        progress=lambda name, done, total, result: asked.append(name),
+    )
     assert asked == []
     assert again[0]["results"] == row["results"]
 

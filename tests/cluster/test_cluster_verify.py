@@ -20,12 +20,13 @@ from command_line import failure
 from deadly import Deadly
 from lipgraft import data, models, training
 from lipgraft.cli import GO_ON, main
-from lipgraft.cluster import Cluster, ClusterError, Queue, crew, driver
+from lipgraft.cluster import ClusterError, Queue, crew, driver
 from lipgraft.cluster.crew import DEATHS
 from lipgraft.cluster.speed import bench_cluster
 from lipgraft.runs import RESULTS, Row, StoreError, read_results
 from lipgraft.verification import AttackSettings, VerifySettings, verify
-from lipgraft.verification.ledger import Decided
+from lipgraft.verification.verdict import Decided
+from workers import Workers
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -47,15 +48,14 @@ def images(count: int) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def test_a_killed_workers_images_are_done_again_none_lost_and_none_twice(address: str, tmp_path: Path) -> None:
+def test_a_killed_workers_images_are_done_again_none_lost_and_none_twice(workers: Workers, tmp_path: Path) -> None:
     """One image kills its worker once and is verified by the next; another kills every worker and is an error."""
     x, y = images(24)
-    model, notices = Deadly(network(), x[5], x[14], tmp_path / "happened"), list[str]()
-    with Cluster(workers=2, device="cpu", notice=notices.append) as cluster:
-        found = list(cluster.verify_stream(model, x, y, EPS, settings=SETTINGS))
+    model = Deadly(network(), x[5], x[14], tmp_path / "happened")
+    found = list(workers.cluster.verify_stream(model, x, y, EPS, settings=SETTINGS))
     assert (tmp_path / "happened").exists()
-    assert len(notices) == 1 + DEATHS
-    assert "a worker died" in notices[0]
+    assert len(workers.notices) == 1 + DEATHS
+    assert "a worker died" in workers.notices[0]
     assert sorted(place for place, _ in found) == list(range(24))
     verdicts = dict(found)
     assert verdicts[14].status == "error"
@@ -151,8 +151,8 @@ def test_a_worker_of_another_version_is_refused(
 def test_more_workers_than_the_cluster_has_cpus_are_refused(
     address: str, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(command(checkpoint, "--out", str(tmp_path / "run"), "--cluster", "local", "--workers", "3")) == 1
-    assert "the cluster has 2 CPUs, too few for 3 workers" in failure(capsys)
+    assert main(command(checkpoint, "--out", str(tmp_path / "run"), "--cluster", "local", "--workers", "5")) == 1
+    assert "the cluster has 4 CPUs, too few for 5 workers" in failure(capsys)
 
 
 def free_port() -> int:
@@ -190,22 +190,21 @@ class OnlyHere(nn.Sequential):
     """A class of this file, which no worker can import."""
 
 
-def test_a_model_that_the_workers_cannot_import_is_refused(address: str) -> None:
+def test_a_model_that_the_workers_cannot_import_is_refused(workers: Workers) -> None:
     x, y = images(2)
-    with Cluster(workers=1, device="cpu") as cluster, pytest.raises(ClusterError, match="No module named"):
-        list(cluster.verify_stream(OnlyHere(network()), x, y, EPS, settings=SETTINGS))
+    with pytest.raises(ClusterError, match="No module named"):
+        list(workers.cluster.verify_stream(OnlyHere(network()), x, y, EPS, settings=SETTINGS))
 
 
-def test_the_same_workers_answer_one_question_after_the_other(address: str) -> None:
+def test_the_same_workers_answer_one_question_after_the_other(workers: Workers) -> None:
     """The second one finds them waiting, and is answered about its own network."""
     x, y = images(12)
     crews = list[set[object]]()
-    with Cluster(workers=2, device="cpu") as cluster:
-        for model in (network(), nn.Sequential(nn.Flatten(), nn.Linear(9, 3))):
-            found = dict(cluster.verify_stream(model, x, y, EPS, settings=SETTINGS, together=True))
-            expected = verify(model, x, y, EPS, settings=SETTINGS)
-            assert [found[place].status for place in range(12)] == [verdict.status for verdict in expected]
-            crews.append(set(cluster._waiting))
+    for model in (network(), nn.Sequential(nn.Flatten(), nn.Linear(9, 3))):
+        found = dict(workers.cluster.verify_stream(model, x, y, EPS, settings=SETTINGS, together=True))
+        expected = verify(model, x, y, EPS, settings=SETTINGS)
+        assert [found[place].status for place in range(12)] == [verdict.status for verdict in expected]
+        crews.append(set(workers.cluster._waiting))
     assert len(crews[0]) == 2
     assert crews[0] == crews[1]
 
@@ -219,13 +218,14 @@ def test_the_benchmark_decides_the_same_with_and_without_workers(address: str) -
         y,
         EPS,
         settings=SETTINGS,
+        workers=(2,),
         device="cpu",
         progress=lambda workers, what: begun.append((workers, what)),
     )
-    assert [workers for workers, what in begun if what == "starting"] == [0, 1, 2]
-    assert [row["workers"] for row in rows] == [0, 1, 2]
+    assert [workers for workers, what in begun if what == "starting"] == [0, 2]
+    assert [row["workers"] for row in rows] == [0, 2]
     assert all(row["images"] == 64 and row["images_per_second"] > 0 for row in rows)
-    assert rows[0]["verdicts"] == rows[1]["verdicts"] == rows[2]["verdicts"]
+    assert rows[0]["verdicts"] == rows[1]["verdicts"]
 
 
 # Open images that move to an idle worker
@@ -240,13 +240,13 @@ class AllAtOnce(Queue):
 
 @pytest.mark.parametrize("killed", ["nobody", "giver", "receiver"])
 def test_half_of_a_workers_open_images_move_to_an_idle_one_and_none_is_lost(
-    killed: str, address: str, monkeypatch: pytest.MonkeyPatch
+    killed: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever dies of the two: the verdicts are those of one process, and each comes once."""
     (x, y), model = hard_images.images(), hard_images.network()
     # A long attack leaves the other worker time to ask before branch and bound is over.
     settings = hard_images.SETTINGS.changed(attack={"restarts": 2, "steps": 300})
-    moved, notices = list[int](), list[str]()
+    moved = list[int]()
     hand_on, answered = driver._Run._hand_on, driver._Run._answered
 
     def spied_hand_on(run: driver._Run, worker: driver._Worker) -> None:
@@ -265,11 +265,10 @@ def test_half_of_a_workers_open_images_move_to_an_idle_one_and_none_is_lost(
     monkeypatch.setattr(driver, "RIPE", 0.0)
     monkeypatch.setattr(driver._Run, "_hand_on", spied_hand_on)
     monkeypatch.setattr(driver._Run, "_answered", spied_answered)
-    with Cluster(workers=2, device="cpu", notice=notices.append) as cluster:
-        found = list(cluster.verify_stream(model, x, y, hard_images.EPS, settings=settings, together=True))
+    found = list(workers.cluster.verify_stream(model, x, y, hard_images.EPS, settings=settings, together=True))
     assert moved
     assert moved[0] > 1
-    assert len(notices) == (killed != "nobody")
+    assert len(workers.notices) == (killed != "nobody")
     assert sorted(place for place, _ in found) == list(range(len(x)))
     expected = verify(model, x, y, hard_images.EPS, settings=settings)
     assert [verdict.status for _, verdict in sorted(found, key=lambda one: one[0])] == [v.status for v in expected]

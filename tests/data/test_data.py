@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from lipgraft.data import CATALOGUE, Dataset, check, entry, images, load
-from lipgraft.data.augment import AUGMENT, crop_flip
 from lipgraft.data.catalogue import Remote
+from lipgraft.data.dataset import AUGMENT, crop_flip
 from lipgraft.data.files import ensure
 from lipgraft.data.integrity import compare, describe
 from lipgraft.errors import DataError

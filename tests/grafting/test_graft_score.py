@@ -15,7 +15,7 @@ from lipgraft.bounds import bound
 from lipgraft.box import Box
 from lipgraft.errors import DataError, NumericalError, SettingsError, UnsupportedOperationError
 from lipgraft.grafting import LayerScores, apply, calibration_set, calibration_size, score
-from lipgraft.grafting.weights import weight_factor
+from lipgraft.grafting.graph import weight_factor
 from lipgraft.network import trace
 
 SHAPE, EPS = (1, 6, 6), 0.05

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError
-from lipgraft.grafting.weights import last_layers, region, weight_factor
+from lipgraft.grafting.graph import last_layers, region, weight_factor
 from lipgraft.models.resnet4b import Block
 from lipgraft.network import trace
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from lipgraft import models
 from lipgraft.attacks.ascent import random_start
 from lipgraft.cli import main
-from lipgraft.data.augment import crop_flip
+from lipgraft.data.dataset import crop_flip
 from lipgraft.draws import PartGenerator
 from lipgraft.errors import SettingsError
 from lipgraft.training.processes import Processes

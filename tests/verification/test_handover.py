@@ -19,9 +19,8 @@ from lipgraft.verification.branch_and_bound.search import BranchAndBound
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.handover import HandoverError, Package, Relay
 from lipgraft.verification.job import Job
-from lipgraft.verification.ledger import Decided
-from lipgraft.verification.stages.alpha_crown import alpha_crown
-from lipgraft.verification.stages.crown import crown
+from lipgraft.verification.stages import alpha_crown, crown
+from lipgraft.verification.verdict import Decided
 
 
 def job(x: Tensor, y: Tensor, settings: VerifySettings = SETTINGS) -> Job:

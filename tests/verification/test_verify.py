@@ -260,7 +260,7 @@ def test_time_that_is_over_ends_the_bounds_of_a_group_too(
 
     monkeypatch.setattr(Job, "limit", limit)
     monkeypatch.setattr(Job, "late", lambda job: asked > after)
-    for part in ("bounds.refine", "verification.stages.alpha_crown"):
+    for part in ("bounds.refine", "verification.stages"):
         monkeypatch.setattr(import_module(f"lipgraft.{part}"), "optimise", counted)
     found = verify(model, x, y, eps, settings=settings)
     assert not any(lengths)  # nothing is begun when the time is over
@@ -446,7 +446,7 @@ def test_a_search_that_boasts_proves_nothing_in_sound_arithmetic(
     x, y = classified(model, 14, generator)
     settings = FAST.changed(arithmetic=arithmetic, attack={"restarts": 0, "search_every": 0})
     honest = verify(model, x, y, radii(model, x), settings=settings)
-    for name in ("stages.alpha_crown", "branch_and_bound.step"):
+    for name in ("stages", "branch_and_bound.branching"):
         monkeypatch.setattr(import_module(f"lipgraft.verification.{name}"), "optimise", boasting)
     boasted = verify(model, x, y, radii(model, x), settings=settings)
     assert {v.status for v in honest} == {"verified", "falsified"}

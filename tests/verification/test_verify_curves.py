@@ -16,8 +16,8 @@ from lipgraft.box import Box
 from lipgraft.grafting import GraftedActivation
 from lipgraft.network import evaluate, trace
 from lipgraft.verification import BranchSettings, Limits, Verdict, VerifySettings, verify
+from lipgraft.verification.branch_and_bound.branching import Step
 from lipgraft.verification.branch_and_bound.images import Images
-from lipgraft.verification.branch_and_bound.step import Step
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 KINDS = {

@@ -19,11 +19,9 @@ from lipgraft.box import Box
 from lipgraft.network import Activation, Network, evaluate, trace
 from lipgraft.verification import Verdict, VerifySettings, verify
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
-from lipgraft.verification.branch_and_bound.pool import Pool
-from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems
 from lipgraft.verification.job import Job
-from lipgraft.verification.stages.alpha_crown import alpha_crown
-from lipgraft.verification.stages.crown import crown
+from lipgraft.verification.stages import alpha_crown, crown
 from window_networks import SIZE, boxes, everyone, module, network, seen, targets
 
 KINDS = ["relu", "leaky", "grafted"]

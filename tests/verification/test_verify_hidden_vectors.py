@@ -20,8 +20,7 @@ from lipgraft.network import Network, kinks_at_zero, trace
 from lipgraft.verification import VerifySettings, verify
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
 from lipgraft.verification.job import Job
-from lipgraft.verification.stages.alpha_crown import alpha_crown
-from lipgraft.verification.stages.crown import crown
+from lipgraft.verification.stages import alpha_crown, crown
 from window_networks import activation
 
 INPUTS, EPS = 5, 0.15

@@ -22,8 +22,7 @@ from lipgraft.verification import (
     verify,
     verify_stream,
 )
-from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
-from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, pool_limits
 from lipgraft.verification.job import Job
 from test_verify import classified, convolutional, radii
 
@@ -139,7 +138,7 @@ def test_the_programs_of_leaves_look_at_the_clock_and_are_charged(
 def test_what_crown_proves_comes_before_lines_are_optimised(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = import_module("lipgraft.verification.stages.alpha_crown")
+    stage = import_module("lipgraft.verification.stages")
     optimise, begun = stage.optimise, []
 
     def noted(*arguments: Any, **options: Any) -> Any:

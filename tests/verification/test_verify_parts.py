@@ -13,30 +13,28 @@ from torch import Tensor, nn
 
 from lipgraft import models
 from lipgraft.bounds import AlphaSettings, bound
-from lipgraft.bounds.alpha_crown import LowerBound, optimise
+from lipgraft.bounds.alpha_crown import LowerBound, Optimised, optimise
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import at_input
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import PRODUCTS, in_halves
 from lipgraft.bounds.refine import refine
+from lipgraft.bounds.sound import proved
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models.layers import Normalise
 from lipgraft.network import Activation, Conv, Linear, Network, evaluate, trace
-from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings, cascade, verify
-from lipgraft.verification.branch_and_bound.branching import branching_named
+from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings, api, stages, verify
+from lipgraft.verification.branch_and_bound.branching import Step, branching_named
+from lipgraft.verification.branch_and_bound.counterexamples import worst_rows
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.leaves import solve_leaf
-from lipgraft.verification.branch_and_bound.pool import Pool
-from lipgraft.verification.branch_and_bound.search import worst_rows
-from lipgraft.verification.branch_and_bound.step import Step
-from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems
 from lipgraft.verification.job import Job, _alike_values
-from lipgraft.verification.ledger import Outcome
-from lipgraft.verification.stages import alpha_crown as alpha_stage
-from lipgraft.verification.stages.crown import OpenMargins, crown
+from lipgraft.verification.stages import OpenMargins, crown
+from lipgraft.verification.verdict import Outcome
 
 CLASSES = 3
 
@@ -389,11 +387,37 @@ def test_hidden_neurons_are_optimised_for_images_alone_that_optimised_margins_le
         refined.append(len(intervals[0][0]))
         return refine(network, intervals, *rest)
 
-    monkeypatch.setattr(alpha_stage, "refine", counted)
+    monkeypatch.setattr(stages, "refine", counted)
     verify(model, x, y, 0.08, settings=settings)
     methods = [(verdict.method, verdict.status) for verdict in plain]
     assert ("alpha-crown", "verified") in methods
     assert 0 < sum(refined) == sum(method == "bab" for method, _ in methods)
+
+
+def test_margins_that_are_proved_are_not_optimised_again_with_better_hidden_neurons(
+    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    model = Tiny(generator)
+    x = torch.rand(300, 2, 4, 4, generator=generator)
+    settings = VerifySettings().changed(attack={"restarts": 0})
+    job = Job.of(model, x, model(x).argmax(1), 0.08, 0.0, 1.0, settings)
+    (left,) = crown(job, list(range(len(x)))).rest
+    before = left.margins.clone()
+    optimised: list[int] = []
+
+    def counted(function: LowerBound, alpha: Tensor, *rest: Any, **options: Any) -> Optimised:
+        optimised.append(len(alpha))
+        return optimise(function, alpha, *rest, **options)
+
+    monkeypatch.setattr(stages, "optimise", counted)
+    first = api._alpha_crown(left, False, job, left.images)
+    still = [image for part in first.rest for image in part.images.number.tolist()]
+    places = [left.images.index(image) for image in still]
+    assert sum(optimised) == int((~proved(before)).sum())
+    assert int((~proved(left.margins[places])).sum()) < int((~proved(before[places])).sum())
+    optimised.clear()
+    api._alpha_crown(left, True, job, still)
+    assert 0 < sum(optimised) < int((~proved(before[places])).sum())
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -419,8 +443,8 @@ def test_after_images_with_few_unstable_neurons_crown_takes_more_of_them_at_once
         groups.append(len(images))
         return crown(job, images)
 
-    monkeypatch.setattr(cascade, "crown", counted)
-    monkeypatch.setattr(cascade, "NEURONS", 1)
+    monkeypatch.setattr(api, "crown", counted)
+    monkeypatch.setattr(api, "NEURONS", 1)
     one_image = affordable_products(model)
     monkeypatch.setitem(PRODUCTS, "cpu", one_image)
     settings = VerifySettings().changed(attack={"restarts": 0}, limits={"max_subproblems": 0})

@@ -20,11 +20,11 @@ from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Neurons, Prepared, prepare
 from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.memory import free_bytes
-from lipgraft.bounds.numerics import proved
+from lipgraft.bounds.sound import proved
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.network import Network, full_precision, trace
-from lipgraft.verification.stages.crown import unstable_share
+from lipgraft.verification.stages import unstable_share
 
 NETWORKS = ("cnn-b", "conv-big", "conv-huge", "resnet4b")
 DATASET = "cifar10"

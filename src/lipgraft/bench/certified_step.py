@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipgraft.data import Dataset, images
-from lipgraft.data.augment import crop_flip
+from lipgraft.data.dataset import crop_flip
 from lipgraft.errors import SettingsError
 from lipgraft.models import Normalise
 from lipgraft.training.settings import TrainSettings

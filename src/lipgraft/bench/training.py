@@ -20,15 +20,15 @@ from lipgraft import models
 from lipgraft.bench.certified_step import plain_certified_step
 from lipgraft.bench.resources import wait
 from lipgraft.data import Dataset, images
-from lipgraft.data.augment import crop_flip
 from lipgraft.data.catalogue import entry
+from lipgraft.data.dataset import crop_flip
 from lipgraft.errors import SettingsError
 from lipgraft.runs.provenance import device_name
 from lipgraft.training import OBJECTIVES
-from lipgraft.training.capture import runner
 from lipgraft.training.prepare import permutation, prepare
 from lipgraft.training.schedule import factors
 from lipgraft.training.settings import TrainSettings, preset
+from lipgraft.training.step import runner
 
 Stepper = Callable[[], None]
 

@@ -3,6 +3,6 @@
 from lipgraft.bounds.alpha_crown import AlphaSettings
 from lipgraft.bounds.api import METHODS, Bounds, bound
 from lipgraft.bounds.interval import interval_bounds
-from lipgraft.bounds.numerics import proved
+from lipgraft.bounds.sound import proved
 
 __all__ = ["METHODS", "AlphaSettings", "Bounds", "bound", "interval_bounds", "proved"]

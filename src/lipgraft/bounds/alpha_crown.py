@@ -24,9 +24,8 @@ from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
-from lipgraft.bounds.numerics import guard_lower, proved
 from lipgraft.bounds.relaxations import Lines, family, relax
-from lipgraft.bounds.sound import SPARE, UNIT
+from lipgraft.bounds.sound import SPARE, UNIT, guard_lower, proved
 from lipgraft.bounds.splits import clamped, splittable
 from lipgraft.settings import setting
 
@@ -248,6 +247,7 @@ def optimise(
     best = torch.full_like(function.base[:, 0], -torch.inf)
     best_alpha, best_beta = alpha, beta
     climb_alpha, climb_beta = Adam(alpha), Adam(beta)
+    splits = beta.shape[1] > 0  # without any, a dozen calls on nothing would still take their time
     scale = 1.0
     for t in range(settings.iterations + 1):
         last = t == settings.iterations
@@ -264,11 +264,13 @@ def optimise(
         better = bound > best
         best = torch.where(better, bound, best)
         best_alpha = torch.where(better[:, None], alpha, best_alpha)
-        best_beta = torch.where(better[:, None], beta, best_beta)
+        if splits:
+            best_beta = torch.where(better[:, None], beta, best_beta)
         if last or (early and bool(proved(best).all())) or late():
             break
         alpha = (alpha + settings.lr * scale * climb_alpha.direction(gradient[0])).clamp(0, 1)
-        beta = (beta + lr_beta * scale * climb_beta.direction(gradient[1])).clamp(min=0)
+        if splits:
+            beta = (beta + lr_beta * scale * climb_beta.direction(gradient[1])).clamp(min=0)
         scale *= settings.decay
     if onward:
         done = proved(best)[:, None]

@@ -14,11 +14,11 @@ from lipgraft.bounds.crown import Neurons, Prepared, prepare, specification_boun
 from lipgraft.bounds.geometry import plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.memory import Late, chunked, never
-from lipgraft.bounds.numerics import guard_lower, guard_upper
+from lipgraft.bounds.sound import guard_lower, guard_upper
 from lipgraft.box import Box
 from lipgraft.display import table
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.network import Network, agree, full_precision, ordinary, subject, trace
+from lipgraft.network import Network, full_precision, ordinary, subject, trace_within
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +110,7 @@ def bound(
 
 def _network(model: nn.Module | Network, box: Box) -> Network:
     """The graph of the model, which has been seen to agree with it in the boxes."""
-    if isinstance(model, Network):
-        return model
-    model = subject(model)
-    network = trace(model, tuple(box.lower.shape[1:]))
-    agree(network, model, box.lower, box.upper)
-    return network
+    return model if isinstance(model, Network) else trace_within(subject(model), box.lower, box.upper)
 
 
 def _bound(

@@ -1,4 +1,4 @@
-"""Bounds that hold in real numbers although they are computed in floating point.
+"""What a bound must be before it proves anything: finite, and true in real numbers although floating point computed it.
 
 Backward substitution is a chain of sums of products. Let B stand for the rows with absolute values everywhere: |C| at
 the target, B |W| through an affine node, B times the steeper line's slope through an activation. A sum of n products in
@@ -37,6 +37,36 @@ LARGEST_SINGLE = (2.0 - 2.0**-23) * 2.0**127
 SPARE_SINGLE = 1.0 + 2.0**-20  # for the rounding of this sum itself, which is in double precision
 PER_NODE = 8  # roundings per node beside its sums: slopes, centres, radii, joining rows
 SPARE = 4.0  # how many times its own error a bound gives away, so that another program's rounding finds room as well
+
+
+def guard_lower(lower: Tensor) -> Tensor:
+    """A lower bound that is not a finite number proves nothing: it becomes -inf."""
+    return torch.where(torch.isfinite(lower), lower, -torch.inf)
+
+
+def guard_upper(upper: Tensor) -> Tensor:
+    """An upper bound that is not a finite number proves nothing: it becomes +inf."""
+    return torch.where(torch.isfinite(upper), upper, torch.inf)
+
+
+def guard(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """`guard_lower` and `guard_upper`; if either end is NaN, both become infinite."""
+    nothing = lower.isnan() | upper.isnan()
+    return guard_lower(torch.where(nothing, -torch.inf, lower)), guard_upper(torch.where(nothing, torch.inf, upper))
+
+
+def unbounded_like(pre: tuple[Tensor, Tensor], image: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The image of an interval under an activation, without an end where the interval has none.
+
+    A sigmoid's values lie in [0, 1] whatever its input; but an input without bounds may be NaN, and so its value.
+    """
+    lower = torch.where(torch.isfinite(pre[0]), image[0], -torch.inf)
+    return lower, torch.where(torch.isfinite(pre[1]), image[1], torch.inf)
+
+
+def proved(lower: Tensor) -> Tensor:
+    """What "verified" means everywhere: the lower bound is finite and positive."""
+    return torch.isfinite(lower) & (lower > 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,19 +1,18 @@
-"""lipgraft bench bounds | train | verify | cluster | vnncomp | vnncomp-page"""
+"""lipgraft bench bounds | train | verify | cluster | vnncomp | vnncomp-page, the last two in `bench_vnncomp`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from json import dumps, loads
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from lipgraft.cli.cluster import ClusterOption, WorkersOption, workers_of
+from lipgraft.cli import bench_vnncomp
+from lipgraft.cli.bench_file import FileOption, keep, or_dash
+from lipgraft.cli.cluster import ClusterOption
 from lipgraft.cli.common import (
     DataOption,
     DataRootOption,
@@ -29,25 +28,8 @@ from lipgraft.cli.common import (
     verifier_settings,
 )
 from lipgraft.errors import SettingsError
-from lipgraft.files import atomic_write_text, check_file
-
-if TYPE_CHECKING:
-    import torch
-
-    from lipgraft.interop import InstanceResult
 
 app = typer.Typer(help="How fast bounds, training and verification are on this machine, and beside other verifiers.")
-
-
-def _writable(file: Path | None) -> Path | None:
-    """The value of --json, checked before the measurement that it gets."""
-    return None if file is None else check_file(file)
-
-
-FileOption = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", callback=_writable, help="Write the figures to this file too."),
-]
 RepeatsOption = Annotated[int, typer.Option(min=1, help="Timed runs after the warm-up; the median counts.")]
 
 TIMED = ("pretrain", "ibp", "mtl-ibp", "ctbench", "sabr")
@@ -113,7 +95,7 @@ def bounds_command(
     )
     for note in sorted({f"{row['network']}: {row['note']}" for row in rows if row.get("note")}):
         say(note)
-    _keep(json, place, {"batch": batch, "eps": eps, "data": data, "repeats": repeats, "seed": seed}, rows)
+    keep(json, place, {"batch": batch, "eps": eps, "data": data, "repeats": repeats, "seed": seed}, rows)
 
 
 @app.command(
@@ -146,7 +128,7 @@ def train_command(
     )
     _show_one(row)
     settings = {"network": network, "preset": preset, "batch": batch, "steps": steps, "repeats": repeats, "seed": seed}
-    _keep(json, place, settings, row)
+    keep(json, place, settings, row)
 
 
 @app.command(
@@ -190,7 +172,7 @@ def verify_command(
         say(f"verified: {points}")
     settings = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "count": count, "timeout": timeout}
     settings |= {"total_seconds": total_seconds, "set": list(set_ or [])}
-    _keep(json, place, settings, row)
+    keep(json, place, settings, row)
 
 
 @app.command(
@@ -257,147 +239,11 @@ def cluster_command(
         say(f"{who}: {', '.join(f'{status} {count}' for status, count in row['verdicts'].items())}")
     settings = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "count": count, "subproblems": subproblems}
     settings |= {"threads": threads or 1, "set": list(set_ or [])}
-    _keep(json, torch.device("cpu" if rows[0]["device"] == "cpu" else "cuda"), settings, rows)
+    keep(json, torch.device("cpu" if rows[0]["device"] == "cpu" else "cuda"), settings, rows)
 
 
-@app.command(
-    "vnncomp",
-    epilog=example(
-        "lipgraft bench vnncomp vnncomp2022_benchmarks --results vnncomp2022_results --limit 60 --json 2022.json",
-        "lipgraft bench vnncomp vnncomp2025_benchmarks --benchmark acasxu_2023 --share 5 --device cuda",
-    ),
-)
-def vnncomp_command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A checkout of a benchmark repository.")],
-    results: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A checkout of the results repository, to compare with.")
-    ] = None,
-    limit: Annotated[
-        list[float] | None,
-        typer.Option(
-            min=0.001,
-            help="The most seconds per instance; default the competition's. Given again, another round for those open.",
-        ),
-    ] = None,
-    share: Annotated[int, typer.Option(min=1, help="Take every so many-th instance of each benchmark.")] = 1,
-    benchmark: Annotated[
-        list[str] | None, typer.Option("--benchmark", help="A benchmark by name; repeatable. Default: all.")
-    ] = None,
-    total_seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds for all, shared evenly by the benchmarks; default no limit.")
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the answers; the same command goes on where it stopped.")
-    ] = Path("vnncomp-results"),
-    set_: VerifierOption = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    cluster: ClusterOption = None,
-    workers: WorkersOption = None,
-    seed: SeedOption = 0,
-    json: FileOption = None,
-) -> None:
-    """Decide the instances of VNN-COMP, and compare the answers with those of other verifiers.
-
-    In one process, or, with --cluster, one instance at a time on each worker, which reads the files itself.
-    """
-    import torch
-
-    from lipgraft.bench.published import read_published
-    from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
-    from lipgraft.locking import held
-    from lipgraft.report.scoreboard import best_tool
-    from lipgraft.settings import build
-    from lipgraft.verification import VerifySettings
-
-    settings = build(VerifySettings, verifier_settings({"attack.seed": seed}, set_), where="bench vnncomp")
-    place = resolve_device(device if cluster is None else "cpu")
-    published = [] if results is None else read_published(results)
-    found = find_benchmarks(folder.absolute(), benchmark or ())
-    console = Console(stderr=True)
-    began = time.monotonic()
-    told = {"title": folder.name, "limits": limit or [], "every": share, "seed": seed, "set": list(set_ or [])}
-
-    def record(rows: list[dict[str, Any]]) -> None:
-        if json is not None:
-            _write(json, place, told, rows)
-
-    with (
-        held(out),
-        workers_of(cluster, workers, device, threads) as crew,
-        console.status("starting") if console.is_terminal else nullcontext() as status,
-    ):
-        decide = None
-        if crew is not None:
-            from lipgraft.cluster.instances import deciding
-
-            decide, place = deciding(crew, settings), torch.device("cuda" if crew.on_gpu else "cpu")
-
-        def show(name: str, done: int, total: int, result: InstanceResult) -> None:
-            if status is not None:
-                status.update(f"{name}: {done} of {total}, {result.status} in {result.seconds:.1f} s")
-
-        rows = bench_vnncomp(
-            found,
-            out,
-            published=published,
-            limits=limit or (inf,),
-            every=share,
-            total_seconds=inf if total_seconds is None else total_seconds,
-            device=place,
-            settings=settings,
-            progress=show,
-            record=record,
-            decide=decide,
-        )
-    columns = ("benchmark", "here", "asked", "solved", "wrong", "s", "best", "solved", "s")
-    lines = []
-    for row in rows:
-        best = best_tool(row)
-        theirs: Mapping[str, Any] = row["tools"][best] if best else {"solved": "-", "median": None}
-        mine = [row[key] for key in ("name", "here", "asked", "solved", "wrong")]
-        lines.append([*mine, _or_dash(row["median"], "{:.2f}"), best or "-", theirs["solved"],
-                      _or_dash(theirs["median"], "{:.2f}")])  # fmt: skip
-    print_table(columns, lines, title=f"{folder.name}, {place.type}, {time.monotonic() - began:.0f} s")
-    for row in rows:
-        for reason, count in row["errors"].items():
-            say(f"{row['name']}: {count} refused: {reason}")
-    asked, solved, wrong = (sum(row[key] for row in rows) for key in ("asked", "solved", "wrong"))
-    say(f"{solved} of {asked} solved, {wrong} wrong; the answers are in {out}")
-    _keep(json, place, told, rows)
-
-
-@app.command(
-    "vnncomp-page",
-    epilog=example("lipgraft bench vnncomp-page 2021.json 2022.json 2025.json --out docs/results/vnncomp.md"),
-)
-def vnncomp_page_command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `bench vnncomp --json` wrote.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; the plot stands beside it, as an SVG.")],
-    note: Annotated[str, typer.Option(metavar="TEXT", help="A paragraph for its readers, in Markdown.")] = "",
-    threads: ThreadsOption = None,
-) -> None:
-    """The scoreboard as a page in Markdown, with a cactus plot."""
-    from lipgraft.report.scoreboard import cactus, scoreboard_page
-
-    records = [_record(file) for file in files]
-    figure = check_file(out).with_suffix(".svg")
-    atomic_write_text(figure, cactus(records))
-    atomic_write_text(out, scoreboard_page(records, figure.name, note))
-    say(f"written to {out} and {figure}")
-
-
-def _record(file: Path) -> Mapping[str, Any]:
-    """A file of `bench vnncomp --json`."""
-    try:
-        found = loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{file} cannot be read: {error.strerror or error}.") from None
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or "title" not in found.get("settings", {}):
-        raise SettingsError(f"{file} is not a file that `lipgraft bench vnncomp --json` wrote.")
-    return found
+app.command("vnncomp", epilog=bench_vnncomp.EPILOG)(bench_vnncomp.vnncomp)
+app.command("vnncomp-page", epilog=bench_vnncomp.PAGE_EPILOG)(bench_vnncomp.vnncomp_page)
 
 
 BOUNDS_COLUMNS: dict[str, Cell] = {
@@ -406,7 +252,7 @@ BOUNDS_COLUMNS: dict[str, Cell] = {
     "images/s": lambda row: f"{row['images_per_second']:.4g}",
     "peak MiB": lambda row: f"{row['peak_bytes'] / 2**20:.0f}",
     "unstable": lambda row: f"{row['unstable']:.1%}",
-    "x dense": lambda row: _or_dash(row.get("ratio"), "{:.1f}"),
+    "x dense": lambda row: or_dash(row.get("ratio"), "{:.1f}"),
 }
 
 
@@ -419,10 +265,6 @@ CLUSTER_COLUMNS: dict[str, Cell] = {
     "driver ms ": lambda row: f"{row['idle_driver_ms']:.3g}",
     "start s": lambda row: f"{row['start_seconds']:.2g}",
 }
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
 
 
 def _show_one(row: Mapping[str, Any]) -> None:
@@ -446,16 +288,3 @@ def _pairs(texts: Sequence[str]) -> dict[str, Path]:
             raise SettingsError(f"--weights takes NETWORK=PATH, such as cnn-b=base.safetensors, got {text!r}.")
         pairs[name] = Path(path)
     return pairs
-
-
-def _keep(path: Path | None, device: torch.device, settings: Mapping[str, Any], results: Any) -> None:
-    if path is not None:
-        _write(path, device, settings, results)
-        say(f"written to {path}")
-
-
-def _write(path: Path, device: torch.device, settings: Mapping[str, Any], results: Any) -> None:
-    from lipgraft.runs.provenance import hardware, versions
-
-    found = {"versions": versions(), "hardware": hardware(device), "settings": dict(settings), "results": results}
-    atomic_write_text(path, dumps(found, indent=2, allow_nan=False) + "\n")

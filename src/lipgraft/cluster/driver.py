@@ -26,9 +26,9 @@ from lipgraft.errors import SettingsError
 from lipgraft.network import Network
 from lipgraft.runs.fingerprint import network_fingerprint
 from lipgraft.verification import Verdict, VerifySettings
-from lipgraft.verification.cascade import CPU_GROUP
+from lipgraft.verification.api import CPU_GROUP
 from lipgraft.verification.job import Job
-from lipgraft.verification.ledger import Decided
+from lipgraft.verification.verdict import Decided
 
 RIPE = 1.0
 """Seconds that a worker keeps its images before it is asked for some, and between two such questions."""

@@ -17,7 +17,7 @@ from lipgraft.cluster.driver import Cluster
 from lipgraft.errors import SettingsError
 from lipgraft.runs.provenance import device_name
 from lipgraft.verification import VerifySettings, verify_stream
-from lipgraft.verification.ledger import Decided
+from lipgraft.verification.verdict import Decided
 
 WARM = 8
 """Images that each worker verifies before, untimed: the first pass through a network is slower than all others."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from lipgraft.data import augment
 from lipgraft.data.catalogue import CATALOGUE, Entry, entry
-from lipgraft.data.dataset import Dataset, images
+from lipgraft.data.dataset import AUGMENT, Dataset, images
 from lipgraft.data.files import data_root, missing_files
 from lipgraft.data.integrity import CheckReport, check
 from lipgraft.data.loading import load
 from lipgraft.data.own import check_name, from_arrays, is_own
 
 __all__ = [
+    "AUGMENT",
     "CATALOGUE",
     "CheckReport",
     "Dataset",
     "Entry",
-    "augment",
     "check",
     "check_name",
     "data_root",

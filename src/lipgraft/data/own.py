@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipgraft.data.augment import AUGMENT
 from lipgraft.data.catalogue import CATALOGUE, Augment
-from lipgraft.data.dataset import Dataset
+from lipgraft.data.dataset import AUGMENT, Dataset
 from lipgraft.errors import DataError, unknown_name
 from lipgraft.source import is_source, made_by
 

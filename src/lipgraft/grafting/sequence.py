@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from lipgraft.data import Dataset
+from lipgraft.data import Dataset, images
+from lipgraft.errors import SettingsError
+from lipgraft.grafting.activation import Line, check_lines, chosen_lines
 from lipgraft.grafting.apply import apply
-from lipgraft.grafting.calibration import calibration_set, calibration_size
-from lipgraft.grafting.lines import Line, check_lines, chosen_lines
-from lipgraft.grafting.score import score
-from lipgraft.grafting.scores import Scores
-from lipgraft.grafting.select import check_selection, select
+from lipgraft.grafting.criteria import Criterion, known_criterion
+from lipgraft.grafting.graph import traced
+from lipgraft.grafting.scores import Scores, score
 from lipgraft.grafting.summary import Summary, summarise
+from lipgraft.network.graph import Network
+from lipgraft.settings import build
+
+# (network, data set): how many training images the paper scores with.
+CALIBRATION_SIZES = {
+    ("conv-big", "mnist"): 4000,
+    ("cnn-b", "cifar10"): 4000,
+    ("conv-big", "svhn"): 3000,
+    ("conv-big", "cifar10"): 3000,
+    ("resnet4b", "cifar10"): 3000,
+    ("conv-huge", "cifar10"): 2000,
+}
+DEFAULT_SIZE = 3000
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,3 +148,70 @@ def plan(
         scores = score(model, x, eps, bounds, y=y, batch=batch, slope=slope, progress=progress)
     masks = select(model, scores, criterion, ratio, **options)
     return Plan(scores, masks, slope, intercept, chosen_lines(lines, model, x))
+
+
+def calibration_size(network: str, dataset: str) -> int:
+    """The paper's number of calibration images, or 3000 where the paper has none."""
+    return CALIBRATION_SIZES.get((network, dataset), DEFAULT_SIZE)
+
+
+def calibration_set(data: Dataset, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """`count` random training images, not augmented, and their labels: (count, C, H, W) in [0, 1] and (count,).
+
+    Drawn without repetition from the images that training sees (not the held-out ones); all of them when there are
+    fewer. The draw does not depend on the device.
+    """
+    if count < 1:
+        raise SettingsError(f"a calibration set needs at least 1 image, got count {count}.")
+    train, _ = data.split()
+    drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:count]
+    rows = train[drawn.to(train.device)]
+    return images(data.x_train[rows]), data.y_train[rows]
+
+
+def select(
+    model: nn.Module | Network,
+    scores: Scores,
+    criterion: str = "weighted-interval",
+    ratio: float = 0.5,
+    **settings: Any,
+) -> dict[str, Tensor]:
+    """{activation name: boolean mask of its shape}, True = to be grafted.
+
+    criterion: a key of `lipgraft.grafting.criteria.CRITERIA`; settings: fields of that criterion (pool, share, ...).
+    ratio: the share of all neurons to graft, in [0, 1]. Ties go to the larger mean width, then to the lower index.
+
+    Examples:
+        >>> import torch
+        >>> import lipgraft as lg
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+        >>> scores = lg.grafting.score(model, torch.rand(20, 4), 0.1)
+        >>> masks = lg.grafting.select(model, scores, "weighted-interval", 0.5)
+        >>> {name: int(mask.sum()) for name, mask in masks.items()}
+        {'1': 3}
+    """
+    chosen = check_selection(criterion, ratio, **settings)
+    network = traced(model, scores.input_shape)
+    _check(network, scores)
+    return chosen.masks(network, scores, ratio)
+
+
+def check_selection(criterion: str, ratio: float, **settings: Any) -> Criterion:
+    """The criterion with its settings, or a SettingsError; asking before scoring saves the time of scoring."""
+    if not (math.isfinite(ratio) and 0.0 <= ratio <= 1.0):
+        raise SettingsError(f"ratio must be between 0 and 1, got {ratio}.")
+    return build(known_criterion(criterion), settings, where=f"criterion {criterion}")
+
+
+def _check(network: Network, scores: Scores) -> None:
+    """The scores must be those of this network."""
+    expected = {node.name: tuple(node.shape) for _, node in network.activations()}
+    got = {name: tuple(layer.s_u.shape) for name, layer in scores.layers.items()}
+    if list(expected.items()) != list(got.items()):
+        raise SettingsError(
+            f"the scores are of another network: they cover {_show(got)}, the network has {_show(expected)}."
+        )
+
+
+def _show(shapes: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())

@@ -44,7 +44,16 @@ def trace(
         network = lower(traced, _random(model, _EXAMPLES, input_shape), fold)
         network = expanded(network) if expand else network
         if check:
-            _check(network, model)
+            _compare(network, model, _anywhere(network, model), boxes=0)
+    return network
+
+
+def trace_within(model: nn.Module, lower: Tensor, upper: Tensor) -> Network:
+    """The graph of a model that is asked about boxes: `trace` and `agree`, with one comparison for both."""
+    network = trace(model, tuple(lower.shape[1:]), check=False)
+    with evaluated(model), full_precision():
+        points = _points(model, lower, upper)
+        _compare(network, model, torch.cat([points, _anywhere(network, model)]), boxes=len(points))
     return network
 
 
@@ -61,32 +70,41 @@ def _random(model: nn.Module, count: int, input_shape: Sequence[int]) -> Tensor:
     return torch.randn(count, *input_shape, generator=torch.Generator().manual_seed(0)).to(like(model))
 
 
-@torch.no_grad()
 def agree(network: Network, model: nn.Module, lower: Tensor, upper: Tensor) -> None:
     """Refuse a graph that differs from its model at the centres, corners or random points of boxes.
 
     lower, upper: (B, *input_shape), the ends of the boxes. Of many boxes some are looked at, spread over the batch.
     """
-    some = torch.linspace(0, len(lower) - 1, min(len(lower), _BOXES)).round().long().to(lower.device)
-    lower, upper = lower[some], upper[some]
-    share = torch.rand((2, *lower.shape), dtype=lower.dtype, generator=torch.Generator().manual_seed(0)).to(lower)
+    with evaluated(model), full_precision():
+        points = _points(model, lower, upper)
+        _compare(network, model, points, boxes=len(points))
+
+
+def _points(model: nn.Module, lower: Tensor, upper: Tensor) -> Tensor:
+    """Centres, both ends, random points and random corners of some of the boxes, in the model's type."""
+    if len(lower) > _BOXES:
+        some = torch.linspace(0, len(lower) - 1, _BOXES, device=lower.device).round().long()
+        lower, upper = lower[some], upper[some]
+    generator = torch.Generator(lower.device).manual_seed(0)
+    share = torch.rand((2, *lower.shape), dtype=lower.dtype, generator=generator, device=lower.device)
     points = [(lower + upper) / 2, lower, upper]
     points += [torch.lerp(lower, upper, weight) for weight in (share[0], share[1].round())]
     x = torch.cat(points)
-    with evaluated(model), full_precision():
-        _compare(network, model, x.to(like(model, x)), "at points of the box")
+    return x.to(like(model, x))
+
+
+def _anywhere(network: Network, model: nn.Module) -> Tensor:
+    """Random inputs of several scales."""
+    x = torch.randn(len(_CHECK_SCALES), *network.input_shape, generator=torch.Generator().manual_seed(0))
+    return (x * torch.tensor(_CHECK_SCALES).reshape(-1, *[1] * (x.ndim - 1))).to(like(model))
 
 
 @torch.no_grad()
-def _check(network: Network, model: nn.Module) -> None:
-    """Graph and model must agree on inputs of several scales, up to rounding."""
-    x = _random(model, len(_CHECK_SCALES), network.input_shape)
-    x = x * torch.tensor(_CHECK_SCALES).to(x).reshape(-1, *[1] * (x.ndim - 1))
-    _compare(network, model, x, "on random inputs")
+def _compare(network: Network, model: nn.Module, x: Tensor, boxes: int) -> None:
+    """Graph and model must agree at every x (B, *input_shape), output by output.
 
-
-def _compare(network: Network, model: nn.Module, x: Tensor, where: str) -> None:
-    """Graph and model must agree at every x (B, *input_shape), output by output."""
+    boxes: how many of them, the first ones, are points of boxes; the others are random inputs.
+    """
     expected = call(model, x)
     values = evaluate(network, x)
     got = values[network.output]
@@ -98,10 +116,10 @@ def _compare(network: Network, model: nn.Module, x: Tensor, where: str) -> None:
     expected = expected.to(got)
     difference, tolerance = (got - expected).abs(), max(1e-4, 16 * torch.finfo(x.dtype).eps) * expected.abs()
     # Rounding in the last layer alone is allowed in any case; what else may have happened takes longer to find out.
-    last = last_rounding(network, values)
-    same = (got == expected) | (difference <= tolerance + last) | (got.isnan() & expected.isnan())
+    same = difference <= tolerance + last_rounding(network, values)
     if bool(same.all()):
         return
+    same |= (got == expected) | (got.isnan() & expected.isnan())  # infinities and NaN
     # Where numbers overflow, or weights are not finite, the order of operations decides where inf and NaN end up.
     overflows = torch.stack([~v.flatten(1).isfinite().all(1) for v in values]).any(0)
     same |= overflows[:, None] | (~expected.isfinite() & (not _tensors_finite(network)))
@@ -110,6 +128,7 @@ def _compare(network: Network, model: nn.Module, x: Tensor, where: str) -> None:
     same[doubtful] |= difference[doubtful] <= tolerance[doubtful] + rounding
     if not bool(same.all()):
         worst = float(difference.nan_to_num(nan=float("inf"))[~same].max())
+        where = "on random inputs" if bool(same[:boxes].all()) else "at points of the box"
         raise UnsupportedOperationError(
             f"the traced graph differs from the model by up to {worst:.3g} {where}; forward must be a deterministic "
             "function of its input alone, without hooks that change values."

@@ -14,8 +14,8 @@ from lipgraft import models
 from lipgraft.attacks.methods import method_named
 from lipgraft.bounds import METHODS
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.grafting.lines import LINES
-from lipgraft.grafting.select import check_selection
+from lipgraft.grafting.activation import LINES
+from lipgraft.grafting.sequence import check_selection
 from lipgraft.models import ACTIVATIONS
 from lipgraft.report.published import published
 from lipgraft.sensitivity import NOTIONS, UNITS, LipschitzSettings

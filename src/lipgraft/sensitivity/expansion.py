@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.memory import chunked
-from lipgraft.bounds.numerics import guard_upper
+from lipgraft.bounds.sound import guard_upper
 from lipgraft.sensitivity.middle_network import Middle, Uncertain
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lipgraft.bounds import METHODS
 from lipgraft.bounds.crown import prepare
 from lipgraft.bounds.interval import Interval
-from lipgraft.bounds.numerics import guard_upper
+from lipgraft.bounds.sound import guard_upper
 from lipgraft.network.graph import Activation, Affine, Network, Shape
 from lipgraft.network.nodes import Cache
 from lipgraft.sensitivity.chain_rule import walk_back

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds import bound
-from lipgraft.bounds.numerics import guard_upper
+from lipgraft.bounds.sound import guard_upper
 from lipgraft.sensitivity.interval_jacobian import interval_jacobian
 from lipgraft.sensitivity.problem import Problem, notion
 

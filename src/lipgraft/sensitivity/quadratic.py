@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.numerics import guard_upper
+from lipgraft.bounds.sound import guard_upper
 from lipgraft.sensitivity.cholesky import cholesky, subtract_square
 from lipgraft.sensitivity.expansion import Expansion
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.numerics import guard_lower
+from lipgraft.bounds.sound import guard_lower
 from lipgraft.box import Box
 from lipgraft.network import evaluate, rounding_errors
 from lipgraft.network.graph import Activation, Network

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lipgraft.attacks.ascent import input_gradient, project, random_start
 from lipgraft.attacks.methods import fgsm_steps
-from lipgraft.training.objectives.adversary import AttackSettings
+from lipgraft.training.objectives.adversarial import AttackSettings
 from lipgraft.training.regularisers.grad_align import (
     cross_entropy_of,
     directional_loss,

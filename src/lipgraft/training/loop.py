@@ -20,7 +20,6 @@ from lipgraft.errors import NumericalError, SettingsError, unknown_name
 from lipgraft.locking import held
 from lipgraft.models.classifier import ModelSpec
 from lipgraft.settings import to_mapping
-from lipgraft.training.capture import runner
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state, state_tensors
 from lipgraft.training.evaluate import accuracy, interval_accuracy
 from lipgraft.training.log import MetricsFile, TensorBoard
@@ -29,6 +28,7 @@ from lipgraft.training.processes import Processes
 from lipgraft.training.pruning import apply_masks, keep_masks
 from lipgraft.training.schedule import average_weights, factors, radius_shares
 from lipgraft.training.settings import TrainSettings, preset
+from lipgraft.training.step import runner
 
 TELL_EVERY = 20
 """Steps between two calls of `progress`."""

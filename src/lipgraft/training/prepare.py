@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.data import Dataset
-from lipgraft.data.augment import AUGMENT, unchanged
+from lipgraft.data.dataset import AUGMENT, unchanged
 from lipgraft.errors import NumericalError, SettingsError, UnsupportedOperationError
 from lipgraft.network import trace
 from lipgraft.network.graph import Graft, Network

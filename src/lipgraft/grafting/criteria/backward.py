@@ -10,8 +10,8 @@ from torch import Tensor
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.criteria.ranking import every, instability_keys, shapes_of, split, top, top_within
 from lipgraft.grafting.criteria.registry import criterion
+from lipgraft.grafting.graph import last_layers, weight_factor
 from lipgraft.grafting.scores import LayerScores, Scores, s_wi
-from lipgraft.grafting.weights import last_layers, weight_factor
 from lipgraft.network.graph import Network
 from lipgraft.settings import setting
 

@@ -1,18 +1,16 @@
-"""One file per objective, with its own settings; a row and a base class for each here."""
+"""Objectives, each with its own settings; a row and a base class for each here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.training.objectives.adversarial import fat, pgd, standard
 from lipgraft.training.objectives.expressive import ExpressiveSettings, cc_ibp, exp_ibp, mtl_ibp
-from lipgraft.training.objectives.fat import fat
 from lipgraft.training.objectives.fgsm_mep import MepSettings, fgsm_mep, reset_sometimes
 from lipgraft.training.objectives.fgsm_pco import fgsm_pco, reset_once
 from lipgraft.training.objectives.ibp import crown_ibp, ibp
-from lipgraft.training.objectives.pgd import pgd
 from lipgraft.training.objectives.sabr import SabrSettings, sabr
-from lipgraft.training.objectives.standard import standard
 from lipgraft.training.objectives.trades import TradesSettings, trades
 from lipgraft.training.task import Objective
 

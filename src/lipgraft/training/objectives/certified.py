@@ -15,7 +15,7 @@ from lipgraft.network.graph import Network
 from lipgraft.settings import setting
 from lipgraft.training.folded import folded_margins
 from lipgraft.training.intervals import box_balls, clean_logits, exact_products, graph_of, margin_bounds
-from lipgraft.training.objectives.adversary import AttackSettings
+from lipgraft.training.objectives.adversarial import AttackSettings
 from lipgraft.training.tangent import value
 from lipgraft.training.task import Ball, Batch, Task, check, pixel_box
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.settings import setting
-from lipgraft.training.objectives.adversary import AttackSettings
+from lipgraft.training.objectives.adversarial import AttackSettings
 from lipgraft.training.task import Batch, Task, check
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lipgraft.attacks.methods import pgd_steps
 from lipgraft.network import evaluated
 from lipgraft.settings import setting
-from lipgraft.training.objectives.adversary import AttackSettings, adversarial
+from lipgraft.training.objectives.adversarial import AttackSettings, adversarial
 from lipgraft.training.task import Batch, Task, check
 
 

@@ -1,18 +1,30 @@
-"""Which neuron to split.
+"""One step of branching: choose neurons, split, bound both halves, and look for counterexamples on the way.
 
 A score looks at every open neuron once; a rule then takes the best, or tries the best few by one bounding step and
 keeps the one whose halves leave least to prove. Grafted neurons are lines and never among the open ones.
+
+In a step, shapes depend on the number of subproblems alone and nothing waits for the device: it can be captured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, Optimised, optimise
+from lipgraft.bounds.attained import costs
+from lipgraft.bounds.memory import Late, never
+from lipgraft.bounds.splits import curve_start, split_points
 from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.verification.branch_and_bound.images import Images
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.settings import VerifySettings
+
+LOWEST = -1e30  # keeps a gain finite, so that a neuron that cannot be split never looks better
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +101,137 @@ def intercept(neurons: Neurons) -> Tensor:
 def widest(neurons: Neurons) -> Tensor:
     """The width of the pre-activation's interval."""
     return neurons.upper - neurons.lower
+
+
+@dataclass(frozen=True, eq=False)
+class Children:
+    """sub: the 2 P halves; leaf: (2P,), nothing is left to split; point: (2P, *input), where the bound is attained.
+
+    margin: (2P,), the true class's logit minus the strongest other one at that point; negative: a counterexample.
+    """
+
+    sub: Subproblems
+    leaf: Tensor
+    point: Tensor
+    margin: Tensor
+
+
+class Step:
+    """Bounds and splits the subproblems of these images."""
+
+    def __init__(self, images: Images, settings: VerifySettings) -> None:
+        self.images, self.settings = images, settings
+        self.branching = branching_named(settings.branch.rule)
+        self.early = images.y.device.type == "cpu"
+
+    def __call__(self, parents: Subproblems) -> Children:
+        """parents: P subproblems, each with at least one neuron to split."""
+        children = self.decide(parents)
+        function = self.lower_bound(children)
+        found = self._optimised(function, children, self.settings.branch.iterations)
+        # A half lies inside its parent, so what was proved of the parent holds for it too.
+        bound = torch.maximum(found.bound, children.bound)
+        point = self.images.corner(children.image, found.rows)
+        return Children(
+            replace(children, bound=bound, alpha=found.alpha, beta=found.beta),
+            ~function.free.any(1),
+            point,
+            self.images.margin_at(children.image, point),
+        )
+
+    def lower_bound(self, sub: Subproblems) -> LowerBound:
+        return self.images.lower_bound(sub)
+
+    def leaf_bounds(self, leaves: Subproblems, late: Late) -> Subproblems:
+        """Fully split subproblems, whose multipliers alone are free, with better ones. late: ends the optimisation."""
+        found = self._optimised(self.lower_bound(leaves), leaves, self.settings.branch.leaf_iterations, late)
+        return replace(leaves, bound=found.bound, alpha=found.alpha, beta=found.beta)
+
+    def _optimised(self, function: LowerBound, sub: Subproblems, iterations: int, late: Late = never) -> Optimised:
+        settings = self.settings.branch
+        steps = AlphaSettings(iterations, settings.lr_alpha, self.settings.optimise.decay)
+        # The half of a curve is no line: what it gains rests on multipliers, which take many steps to get there.
+        return optimise(
+            function,
+            sub.alpha,
+            sub.beta,
+            steps,
+            lr_beta=settings.lr_beta,
+            onward=bool(function.layout.curved),
+            early=self.early,
+            late=late,
+        )
+
+    def decide(self, parents: Subproblems) -> Subproblems:
+        """Both halves of the split that the rule chooses: 2 P subproblems, with the lines and bounds of their parents.
+
+        A curve's own lines begin anew in the halves of its interval.
+        """
+        function = self.lower_bound(parents)
+        score = (curve_scores if function.layout.curved else scores)(function, parents, self.branching.score)
+        column = score.argmax(1)
+        if self.branching.tries and score.shape[1] > 1:
+            best, choice = score.topk(min(self.settings.branch.candidates, score.shape[1]), 1)
+            pairs = zip(best.unbind(1), choice.unbind(1), strict=True)
+            gains = [self._gain(halves(function, parents, place), value) for value, place in pairs]
+            column = pick(choice, torch.stack(gains, 1).argmax(1))
+        return halves(function, parents, column)
+
+    def _gain(self, children: Subproblems, score: Tensor) -> Tensor:
+        """What is still to prove in both halves of a split, min(bound, 0) summed, without optimising. (P,).
+
+        -inf if the neuron cannot be split. The sum needs fewer subproblems than the worse half alone would.
+        """
+        bound, _ = self.lower_bound(children).value(children.alpha, children.beta)
+        left = torch.nan_to_num(torch.maximum(bound, children.bound), nan=LOWEST).clamp(LOWEST, 0)
+        return torch.where(torch.isfinite(score), left.view(2, -1).sum(0), -torch.inf)
+
+
+class Splittable(Protocol):
+    """What a score looks at, as `LowerBound` has it. open, free, lower, upper, bias, negative_slope: (B, U)."""
+
+    open: Tensor
+    free: Tensor
+    lower: Tensor
+    upper: Tensor
+    bias: Tensor
+    negative_slope: Tensor
+
+    def coefficients(self, alpha: Tensor, beta: Tensor) -> Tensor: ...
+
+
+def scores(function: Splittable, parents: Subproblems, score: Score) -> Tensor:
+    """The scores of the open neurons of subproblems, -inf for those that cannot be split: (B, U)."""
+    found = score(known(function, function.coefficients(parents.alpha, parents.beta)))
+    return torch.where(function.free, torch.nan_to_num(found, nan=0.0), -torch.inf)
+
+
+def curve_scores(function: LowerBound, parents: Subproblems, score: Score) -> Tensor:
+    """The same where some neurons are curves: whatever the rule is, these count by what their lines cost the bound."""
+    coefficient, cost = costs(function, parents.alpha, parents.beta)
+    found = torch.where(function.layout.is_curved[function.open], cost, score(known(function, coefficient)))
+    return torch.where(function.free, torch.nan_to_num(found, nan=0.0), -torch.inf)
+
+
+def known(function: Splittable, coefficient: Tensor) -> Neurons:
+    return Neurons(coefficient, function.lower, function.upper, function.bias, function.negative_slope)
+
+
+def halves(function: LowerBound, parents: Subproblems, column: Tensor) -> Subproblems:
+    """Both halves of the split of one open neuron each. column: (P,), its place among the open ones."""
+    neuron = pick(function.open, column)
+    if not function.layout.curved:
+        return parents.split(neuron)
+    lower, upper = pick(function.lower, column), pick(function.upper, column)
+    point = split_points(function.layout, neuron, lower, upper)
+    children = parents.split(neuron, point)
+    ends = torch.cat([point, lower]), torch.cat([upper, point])
+    start = curve_start(function.layout, neuron.repeat(2), *ends)
+    columns = column.repeat(2)[:, None] * start.shape[1] + torch.arange(start.shape[1], device=column.device)
+    start = torch.where(torch.isnan(start), children.alpha.gather(1, columns), start)
+    return replace(children, alpha=children.alpha.scatter(1, columns, start))
+
+
+def pick(table: Tensor, column: Tensor) -> Tensor:
+    """table: (B, k), column: (B,) -> (B,)."""
+    return table.gather(1, column[:, None]).squeeze(1)

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from lipgraft.cuda_graph import CapturedCall, capture
-from lipgraft.verification.branch_and_bound.step import Children
+from lipgraft.verification.branch_and_bound.branching import Children
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 Shape = tuple[int, ...]
 
 # A capture costs a few plain steps; a shape that is used this often is worth it. They also warm the libraries up.
 USES_BEFORE_CAPTURE = 3
+SMALLEST = 32  # parents in the smallest captured batch; the next ones are four times as large
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,21 @@ class Replayed:
         captured = self.graphs[shape]
         _copy(parents, captured.parents)
         return captured.call.replay()
+
+    def filled_up(self, parents: Subproblems, most: int) -> Children:
+        """Both halves of every parent. On a GPU the batch is filled up to one of a few sizes, `most` at most."""
+        count = size = len(parents)
+        if self.enabled:
+            size = SMALLEST
+            while size < count:
+                size *= 4
+            size = max(count, min(size, most))
+        out = self(parents.filled_up(size) if size > count else parents)
+        if size == count:
+            return out
+        real = torch.arange(count, device=out.leaf.device)
+        real = torch.cat([real, real + size])
+        return Children(out.sub.at(real), out.leaf[real], out.point[real], out.margin[real])
 
     def give_up(self) -> bool:
         """Go on without graphs and free their memory; whether there were any to give up."""

@@ -10,7 +10,7 @@ networks of a few hundred neurons, where a neuron sees all layers before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -30,9 +30,8 @@ from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import below
 from lipgraft.bounds.window_network import WindowNetwork
 from lipgraft.network.graph import Activation, Network
-from lipgraft.verification.branch_and_bound.branching import intercept
+from lipgraft.verification.branch_and_bound.branching import intercept, scores
 from lipgraft.verification.branch_and_bound.images import Images
-from lipgraft.verification.branch_and_bound.step import scores
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
 
@@ -42,6 +41,9 @@ LR_ALPHA, LR_BETA, DECAY = 0.1, 0.02, 0.98
 ROWS = 2**16  # neurons that are branched on at once, at most; fewer with more splits than usual, which are all kept
 USUAL = 16
 IMAGES = 64  # whose windows are cut at once
+LEVELS = 3  # of effort for the bounds of an image's neurons
+WAITING = 4  # neurons are bounded when at least one in so many of the open images waits for it
+AT_ONCE = 128  # images whose neurons are bounded between two rounds, the most promising first
 
 
 class HiddenNeurons:
@@ -57,6 +59,29 @@ class HiddenNeurons:
     def __bool__(self) -> bool:
         """Whether there is anything to improve."""
         return bool(self.windows)
+
+    def due(
+        self, numbers: Sequence[int], stopped: Sequence[bool], tightened: Sequence[int], cost: Callable[[], Tensor]
+    ) -> Iterator[tuple[list[int], int]]:
+        """Images that prove hard, by their places, and how many splits every bound of one of their neurons gets.
+
+        The harder an image turns out to be, the more its neurons are worth: ten times as many subproblems buy them four
+        times as many splits. Images wait for each other: many cost a device hardly more than one.
+
+        numbers: the images of the search; stopped: which of them have ended; tightened: how often each was here; all
+        are looked at anew after every answer. cost: (I,), how much work each image needs.
+        """
+        settings, subproblems = self.job.settings.branch, self.job.ledger.subproblems
+        live = len(numbers) - sum(stopped)
+        for level in range(LEVELS if self else 0):
+            after = settings.neuron_after * int(10**level)
+            waiting = [place for place, times in enumerate(tightened) if times == level and not stopped[place]]
+            hard = [place for place in waiting if subproblems[numbers[place]] >= after]
+            if hard and WAITING * len(hard) >= min(live, WAITING * AT_ONCE):
+                if len(hard) > AT_ONCE:
+                    needed = cost().tolist()
+                    hard = sorted(hard, key=lambda place: needed[place])[:AT_ONCE]
+                yield hard, settings.neuron_splits * 4**level
 
     def tighten(self, images: Images, some: Tensor, splits: int, late: Late) -> None:
         """Better bounds of the neurons of some images, (J,), in place: whoever holds `images` sees them.

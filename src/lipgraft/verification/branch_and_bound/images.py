@@ -101,6 +101,13 @@ class Images:
             parts.append(function.sound_value(decoded(coded(part.alpha), torch.float64), part.beta.double()))
         return torch.minimum(round_down(torch.cat(parts), sub.bound.dtype), sub.bound)
 
+    def contradictory(self, packed: Subproblems) -> Tensor:
+        """Whether a subproblem's splits leave no input at all, by the bounds of the neurons: (B,)."""
+        held = self.bounds if self.proof is None else self.proof
+        image, neuron = packed.image.long(), packed.neuron.long()
+        upper, lower = held.upper[image[:, None], neuron], held.lower[image[:, None], neuron]
+        return ((packed.sign > 0) & (upper < packed.point) | (packed.sign < 0) & (lower > packed.point)).any(1)
+
     def corner(self, image: Tensor, rows: Tensor) -> Tensor:
         """Where linear functions of the root, (B, *root shape), are smallest in the inner box: (B, *input shape)."""
         down = at_input(self.layout.network, self.layout.path.root, rows)

@@ -9,29 +9,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lipgraft.attacks.search import default_batch
-from lipgraft.bounds.memory import affordable, explain, fitting, never, release
-from lipgraft.bounds.numerics import proved
+from lipgraft.bounds.memory import affordable, explain, fitting, release
+from lipgraft.bounds.sound import proved
 from lipgraft.bounds.splits import splittable
+from lipgraft.verification.branch_and_bound.branching import Children, Step
 from lipgraft.verification.branch_and_bound.capture import Replayed
+from lipgraft.verification.branch_and_bound.counterexamples import Broken, attacked, confirmed
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
-from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
-from lipgraft.verification.branch_and_bound.step import Children, Step
-from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, pool_limits
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
-from lipgraft.verification.ledger import Decided
-from lipgraft.verification.stages.attack import short_attack
+from lipgraft.verification.verdict import Decided
 
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
-LEVELS = 3  # of effort for the bounds of an image's hidden neurons
-WAITING = 4  # hidden neurons are bounded when at least one in so many of the open images waits for it
-AT_ONCE = 128  # images whose hidden neurons are bounded between two rounds, the most promising first
 DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopeless, and gets a thousandth of the time
-SMALLEST = 32  # parents in the smallest captured batch; the next ones are four times as large
 
 Shares = list[tuple[int, int]]
 """Images by their places in the caller's batch, and how many subproblems each has in a batch of them."""
@@ -174,30 +168,12 @@ class BranchAndBound:
         return torch.exp2((-worst / gained.clamp(min=1e-9)).clamp(max=DOUBLINGS))
 
     def _tighten(self) -> None:
-        """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved.
-
-        The harder an image turns out to be, the more its neurons are worth: ten times as many subproblems buy them four
-        times as many splits. Images wait for each other: many cost a device hardly more than one.
-        """
-        if not self.hidden:
-            return
-        settings, live = self.job.settings.branch, len(self.number) - sum(self.stopped)
-        for level in range(LEVELS):
-            hard = [place for place in range(len(self.number)) if self._is_hard(place, level)]
-            if hard and WAITING * len(hard) >= min(live, WAITING * AT_ONCE):
-                self._tighten_some(hard, settings.neuron_splits * 4**level)
-
-    def _is_hard(self, place: int, level: int) -> bool:
-        if self.stopped[place] or self.tightened[place] != level:
-            return False
-        taken: int = self.job.ledger.subproblems[self.number[place]]
-        return taken >= self.job.settings.branch.neuron_after * int(10**level)
+        """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved."""
+        for hard, splits in self.hidden.due(self.number, self.stopped, self.tightened, self._cost):
+            self._tighten_some(hard, splits)
 
     def _tighten_some(self, hard: list[int], splits: int) -> None:
-        """The most promising of these images, each with so many splits for every bound of a hidden neuron."""
-        if len(hard) > AT_ONCE:
-            cost = self._cost().tolist()
-            hard = sorted(hard, key=lambda place: cost[place])[:AT_ONCE]
+        """These images, each with so many splits for every bound of a hidden neuron."""
         for place in hard:
             self.tightened[place] += 1
         numbers = [self.number[place] for place in hard]
@@ -206,7 +182,7 @@ class BranchAndBound:
             some = torch.tensor(hard, device=self.floor.device)
             try:
                 self.hidden.tighten(self.images, some, splits, self.job.limit(numbers))
-                self.pool.remove(self._contradictory)
+                self.pool.remove(self.images.contradictory)
             except RuntimeError as error:
                 reason = explain(error)
         if reason == "memory":
@@ -214,13 +190,6 @@ class BranchAndBound:
         elif reason:
             for place in hard:
                 self._stop(place, self.job.ledger.failed(self.number[place], reason))
-
-    def _contradictory(self, packed: Subproblems) -> Tensor:
-        """Whether a subproblem's splits leave no input at all, by the bounds of the neurons: (B,)."""
-        held = self.images.bounds if self.images.proof is None else self.images.proof
-        image, neuron = packed.image.long(), packed.neuron.long()
-        upper, lower = held.upper[image[:, None], neuron], held.lower[image[:, None], neuron]
-        return ((packed.sign > 0) & (upper < packed.point) | (packed.sign < 0) & (lower > packed.point)).any(1)
 
     def _round(self) -> None:
         """Take the worst subproblems, split each, and deal with the halves."""
@@ -235,7 +204,7 @@ class BranchAndBound:
         with self._charged(shares):
             children, reason = None, ""
             try:
-                children = self._children(parents)
+                children = self.replayed.filled_up(parents, self.parents)
             except RuntimeError as error:
                 reason = explain(error)
         if children is None:
@@ -271,21 +240,6 @@ class BranchAndBound:
             for number, count in shares:
                 ledger.charge([number], spent * count / total)
 
-    def _children(self, parents: Subproblems) -> Children:
-        """Both halves of every parent. On a GPU the batch is filled up to one of a few sizes, which are captured."""
-        count = size = len(parents)
-        if self.replayed.enabled:
-            size = SMALLEST
-            while size < count:
-                size *= 4
-            size = max(count, min(size, self.parents))
-        out = self.replayed(parents.filled_up(size) if size > count else parents)
-        if size == count:
-            return out
-        real = torch.arange(count, device=out.leaf.device)
-        real = torch.cat([real, real + size])
-        return Children(out.sub.at(real), out.leaf[real], out.point[real], out.margin[real])
-
     def _retry(self, parents: Subproblems, reason: str) -> None:
         """Try again without graphs, then with smaller batches; at last the images of this batch end without a proof."""
         captured = self.replayed.give_up()
@@ -306,10 +260,11 @@ class BranchAndBound:
         with self._charged(shares):
             sub, good = self._settled(children.sub)
             self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
-            self._confirm(sub.image, children.point, children.margin)
+            self._break(confirmed(self.job, self.images, sub.image, children.point, children.margin, self.stopped))
         every = self.job.settings.attack.search_every
         if every and self.rounds % every == 0:
-            self._search(children)
+            for broken in attacked(self.job, self.images, children, self.stopped):
+                self._break(broken)
         with self._charged(shares):
             left = ~good & self._alive()[sub.image]
             self._make_room(sub.image[left & ~children.leaf])
@@ -344,40 +299,18 @@ class BranchAndBound:
 
     # --- counterexamples and leaves
 
+    def _break(self, broken: Broken) -> None:
+        """End images by their counterexamples."""
+        for place, (point, margin) in broken.items():
+            number = self.number[place]
+            self._stop(place, self.job.ledger.verdict(number, "falsified", counterexample=point, margin=margin))
+
     def _replay(self, place: int, point: Tensor) -> bool:
         """Whether the point is a counterexample; then the image ends."""
-        number = self.number[place]
-        seen = self.job.replay(number, point)
-        if seen is None:
-            return False
-        verdict = self.job.ledger.verdict(number, "falsified", counterexample=seen[0], margin=seen[1])
-        self._stop(place, verdict)
-        return True
-
-    def _confirm(self, image: Tensor, point: Tensor, margin: Tensor) -> None:
-        """Show the model each image's worst point, if its margin is negative. image, margin: (B,)."""
-        rows = worst_rows(image, margin, len(self.number))
-        for row in rows[margin[rows] < 0].tolist():
-            if not self.stopped[int(image[row])]:
-                self._replay(int(image[row]), point[row])
-
-    def _search(self, children: Children) -> None:
-        """A short attack from each image's worst point."""
-        job, sub = self.job, children.sub
-        rows = worst_rows(sub.image, children.margin, len(self.number))
-        rows = rows[self._alive()[sub.image[rows]]]
-        most = affordable(job.network, job.x.device, 1, default_batch(job.x.device))
-        for some in torch.split(rows, most):
-            number = self.images.number[sub.image[some]]
-            late = job.limit(number.tolist())
-            if len(some) == 0 or late():
-                return
-            with job.ledger.share(number.tolist()):
-                # On a GPU a look at the clock in every step would make it wait.
-                inside = late if number.device.type == "cpu" else never
-                steps = job.settings.attack.search_steps
-                found = short_attack(job, number, children.point[some], sub.target[some], steps, inside)
-                self._confirm(sub.image[some], *found)
+        seen = self.job.replay(self.number[place], point)
+        if seen is not None:
+            self._break({place: seen})
+        return seen is not None
 
     def _solve(self, leaves: Subproblems) -> None:
         """Fully split and not proved: multipliers are optimised for longer; what is left is decided exactly.
@@ -424,13 +357,3 @@ class BranchAndBound:
         if self.job.ledger.drafts is not None:
             self.job.ledger.drafts.add(self.images, one.at(proved(bound)))
         return float(bound)
-
-
-def worst_rows(image: Tensor, margin: Tensor, images: int) -> Tensor:
-    """For each image that is present, the row with its smallest margin. image, margin: (B,) -> (at most `images`,)."""
-    least = torch.full((images,), torch.inf, dtype=margin.dtype, device=margin.device)
-    least = least.scatter_reduce(0, image, margin, "amin")
-    rows = torch.nonzero(margin == least[image]).flatten()
-    first = torch.full((images,), len(image), dtype=torch.int64, device=image.device)
-    first = first.scatter_reduce(0, image[rows], rows, "amin")
-    return first[first < len(image)]

@@ -1,14 +1,15 @@
-"""Attacks as training uses them: fixed work, no waiting for the device, images in [0, 1]."""
+"""Cross-entropy on clean images and on attacked ones: standard, fast adversarial and PGD training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.attacks.ascent import Loss, ascend, random_start
-from lipgraft.attacks.methods import cross_entropy
+from lipgraft.attacks.methods import cross_entropy, fgsm_steps, pgd_steps
 from lipgraft.network import evaluated
 from lipgraft.settings import setting
 from lipgraft.training.task import Batch, StepSettings, Task, check, pixel_box
@@ -39,3 +40,23 @@ def adversarial(task: Task, batch: Batch, steps: Sequence[float], loss: Loss | N
     with evaluated(task.model):
         x, _ = ascend(task.model, start, lower, upper, climb, eps=eps, steps=steps)
     return x
+
+
+def standard(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
+    """CE(f(x), y)."""
+    logits = task.model(batch.x)
+    return F.cross_entropy(logits, batch.y), logits
+
+
+def fat(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
+    """CE(f(x + delta), y); delta: one step of 1.25 eps along the gradient's sign from U(-eps, eps), kept in the box."""
+    logits = task.model(adversarial(task, batch, fgsm_steps(1, task.own(AttackSettings).attack_step_size)))
+    return F.cross_entropy(logits, batch.y), logits
+
+
+def pgd(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
+    """CE(f(x + delta), y); delta: `attack_steps` steps of 2.5 eps / attack_steps from a random start."""
+    settings = task.own(AttackSettings)
+    steps = pgd_steps(settings.attack_steps, settings.attack_step_size)
+    logits = task.model(adversarial(task, batch, steps))
+    return F.cross_entropy(logits, batch.y), logits

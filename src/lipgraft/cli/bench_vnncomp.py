@@ -1,0 +1,168 @@
+"""lipgraft bench vnncomp | vnncomp-page"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from json import loads
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from lipgraft.cli.bench_file import FileOption, keep, or_dash, write
+from lipgraft.cli.cluster import ClusterOption, WorkersOption, workers_of
+from lipgraft.cli.common import (
+    DeviceOption,
+    SeedOption,
+    ThreadsOption,
+    VerifierOption,
+    example,
+    print_table,
+    resolve_device,
+    say,
+    verifier_settings,
+)
+from lipgraft.errors import SettingsError
+from lipgraft.files import atomic_write_text, check_file
+
+if TYPE_CHECKING:
+    from lipgraft.interop import InstanceResult
+
+EPILOG = example(
+    "lipgraft bench vnncomp vnncomp2022_benchmarks --results vnncomp2022_results --limit 60 --json 2022.json",
+    "lipgraft bench vnncomp vnncomp2025_benchmarks --benchmark acasxu_2023 --share 5 --device cuda",
+)
+PAGE_EPILOG = example("lipgraft bench vnncomp-page 2021.json 2022.json 2025.json --out docs/results/vnncomp.md")
+
+
+def vnncomp(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A checkout of a benchmark repository.")],
+    results: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A checkout of the results repository, to compare with.")
+    ] = None,
+    limit: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.001,
+            help="The most seconds per instance; default the competition's. Given again, another round for those open.",
+        ),
+    ] = None,
+    share: Annotated[int, typer.Option(min=1, help="Take every so many-th instance of each benchmark.")] = 1,
+    benchmark: Annotated[
+        list[str] | None, typer.Option("--benchmark", help="A benchmark by name; repeatable. Default: all.")
+    ] = None,
+    total_seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="Seconds for all, shared evenly by the benchmarks; default no limit.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the answers; the same command goes on where it stopped.")
+    ] = Path("vnncomp-results"),
+    set_: VerifierOption = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    cluster: ClusterOption = None,
+    workers: WorkersOption = None,
+    seed: SeedOption = 0,
+    json: FileOption = None,
+) -> None:
+    """Decide the instances of VNN-COMP, and compare the answers with those of other verifiers.
+
+    In one process, or, with --cluster, one instance at a time on each worker, which reads the files itself.
+    """
+    import torch
+
+    from lipgraft.bench.published import read_published
+    from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
+    from lipgraft.locking import held
+    from lipgraft.report.scoreboard import best_tool
+    from lipgraft.settings import build
+    from lipgraft.verification import VerifySettings
+
+    settings = build(VerifySettings, verifier_settings({"attack.seed": seed}, set_), where="bench vnncomp")
+    place = resolve_device(device if cluster is None else "cpu")
+    published = [] if results is None else read_published(results)
+    found = find_benchmarks(folder.absolute(), benchmark or ())
+    console = Console(stderr=True)
+    began = time.monotonic()
+    told = {"title": folder.name, "limits": limit or [], "every": share, "seed": seed, "set": list(set_ or [])}
+
+    def record(rows: list[dict[str, Any]]) -> None:
+        if json is not None:
+            write(json, place, told, rows)
+
+    with (
+        held(out),
+        workers_of(cluster, workers, device, threads) as crew,
+        console.status("starting") if console.is_terminal else nullcontext() as status,
+    ):
+        decide = None
+        if crew is not None:
+            from lipgraft.cluster.instances import deciding
+
+            decide, place = deciding(crew, settings), torch.device("cuda" if crew.on_gpu else "cpu")
+
+        def show(name: str, done: int, total: int, result: InstanceResult) -> None:
+            if status is not None:
+                status.update(f"{name}: {done} of {total}, {result.status} in {result.seconds:.1f} s")
+
+        rows = bench_vnncomp(
+            found,
+            out,
+            published=published,
+            limits=limit or (inf,),
+            every=share,
+            total_seconds=inf if total_seconds is None else total_seconds,
+            device=place,
+            settings=settings,
+            progress=show,
+            record=record,
+            decide=decide,
+        )
+    columns = ("benchmark", "here", "asked", "solved", "wrong", "s", "best", "solved", "s")
+    lines = []
+    for row in rows:
+        best = best_tool(row)
+        theirs: Mapping[str, Any] = row["tools"][best] if best else {"solved": "-", "median": None}
+        mine = [row[key] for key in ("name", "here", "asked", "solved", "wrong")]
+        lines.append([*mine, or_dash(row["median"], "{:.2f}"), best or "-", theirs["solved"],
+                      or_dash(theirs["median"], "{:.2f}")])  # fmt: skip
+    print_table(columns, lines, title=f"{folder.name}, {place.type}, {time.monotonic() - began:.0f} s")
+    for row in rows:
+        for reason, count in row["errors"].items():
+            say(f"{row['name']}: {count} refused: {reason}")
+    asked, solved, wrong = (sum(row[key] for row in rows) for key in ("asked", "solved", "wrong"))
+    say(f"{solved} of {asked} solved, {wrong} wrong; the answers are in {out}")
+    keep(json, place, told, rows)
+
+
+def vnncomp_page(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `bench vnncomp --json` wrote.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; the plot stands beside it, as an SVG.")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="A paragraph for its readers, in Markdown.")] = "",
+    threads: ThreadsOption = None,
+) -> None:
+    """The scoreboard as a page in Markdown, with a cactus plot."""
+    from lipgraft.report.scoreboard import cactus, scoreboard_page
+
+    records = [_record(file) for file in files]
+    figure = check_file(out).with_suffix(".svg")
+    atomic_write_text(figure, cactus(records))
+    atomic_write_text(out, scoreboard_page(records, figure.name, note))
+    say(f"written to {out} and {figure}")
+
+
+def _record(file: Path) -> Mapping[str, Any]:
+    """A file of `bench vnncomp --json`."""
+    try:
+        found = loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror or error}.") from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "title" not in found.get("settings", {}):
+        raise SettingsError(f"{file} is not a file that `lipgraft bench vnncomp --json` wrote.")
+    return found

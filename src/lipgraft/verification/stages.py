@@ -1,0 +1,350 @@
+"""The stages before branch and bound: clean prediction, attack, CROWN, alpha-CROWN.
+
+A stage takes images and says which of them it decides, and what goes on to the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lipgraft.attacks.methods import misclassified, worst_margin
+from lipgraft.attacks.search import default_batch, search
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
+from lipgraft.bounds.api import METHODS, bound_specification
+from lipgraft.bounds.crown import Prepared, prepare
+from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.layout import Layout, NeuronBounds
+from lipgraft.bounds.margins import other_classes
+from lipgraft.bounds.memory import Late, affordable, fitting, never
+from lipgraft.bounds.refine import Sound, refine
+from lipgraft.bounds.relaxations import unstable
+from lipgraft.bounds.sound import Rounding, guard_lower, proved
+from lipgraft.inputs import seeded
+from lipgraft.network import agree
+from lipgraft.rounding import round_down
+from lipgraft.verification.branch_and_bound.counterexamples import Broken
+from lipgraft.verification.branch_and_bound.images import Images, OpenImages
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.job import Job
+from lipgraft.verification.verdict import Decided, Outcome
+
+SHARE = 0.5
+"""The share of its time that an image may be attacked for; the rest is for proofs."""
+
+
+def predict(job: Job, images: list[int]) -> Outcome[int]:
+    """Misclassified images are falsified by themselves; over a point (eps 0) the margin at the point decides."""
+    out = Outcome[int]()
+    ledger = job.ledger
+    with ledger.share(images):
+        index = job.index(images)
+        agree(job.network, job.model, job.box.lower[index], job.box.upper[index])
+        logits = job.logits(job.x[index])
+        margin = -worst_margin(logits, job.y[index])
+        sound = torch.isfinite(logits).all(1) & job.finite[index]
+        columns = (
+            margin,
+            sound,
+            misclassified(-margin),
+            proved(margin),
+            (job.box.lower == job.box.upper)[index].flatten(1).all(1),
+        )
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    for image, (value, is_sound, is_wrong, is_proved, is_point) in zip(images, rows, strict=True):
+        # Beside other images the model may round otherwise: what counts is what it says to the image alone.
+        seen = job.replay(image, job.x[image]) if is_sound and is_wrong else None
+        ledger.correct[image] = is_sound and seen is None
+        if not is_sound:
+            reason = "the image or its logits contain NaN or infinity"
+            out.decided.append(ledger.verdict(image, "error", reason=reason))
+        elif seen is not None:
+            out.decided.append(
+                ledger.verdict(image, "falsified", method="misclassified", counterexample=seen[0], margin=seen[1])
+            )
+        elif is_point and job.proof is None and is_proved:
+            # The bound of a function over a point is its value there; every method would say the same.
+            out.decided.append(ledger.verdict(image, "verified", method="crown", margin=value))
+        elif is_point and job.proof is None:
+            out.decided.append(ledger.verdict(image, "unknown", method="crown", reason="gap", margin=value))
+        else:
+            out.rest.append(image)
+    return out
+
+
+def attack(job: Job, images: list[int]) -> Outcome[int]:
+    """What the attack breaks, and the model confirms, is falsified. The attack's time is not the verifier's."""
+    settings, ledger = job.settings.attack, job.ledger
+    if not settings.restarts or not images:
+        ledger.before_proofs(images)
+        return Outcome(rest=list(images))
+    index = job.index(images)
+    found = search(
+        job.model,
+        job.x[index],
+        job.y[index],
+        job.eps[index],
+        settings.method,
+        steps=settings.steps,
+        restarts=settings.restarts,
+        low=job.low,
+        high=job.high,
+        batch=affordable(job.network, job.x.device, 1, default_batch(job.x.device)),
+        generator=seeded(settings.seed + images[0], job.x.device),
+        charge=_charging(job, images),
+    )
+    decided: list[Decided] = []
+    for image in images:
+        ledger.attacked[image] = found.complete
+    for place in torch.nonzero(found.broken).flatten().tolist():
+        seen = job.replay(images[place], found.x[place])
+        if seen is not None:
+            verdict = ledger.verdict(images[place], "falsified", method="pgd", counterexample=seen[0], margin=seen[1])
+            decided.append(verdict)
+    broken = {image for image, _ in decided}
+    rest = [image for image in images if image not in broken]
+    if found.complete:
+        for image in rest:
+            ledger.method[image] = "pgd"
+    ledger.before_proofs(rest)
+    return Outcome(decided, rest)
+
+
+def _charging(job: Job, images: list[int]) -> Callable[[Tensor], bool]:
+    """Charges every step to the images that took it, and ends the attack when their time for it is over."""
+    late, last = job.limit(images, SHARE), job.ledger.now()
+
+    def charge(rows: Tensor) -> bool:
+        nonlocal last
+        now = job.ledger.now()
+        steps = torch.bincount(rows, minlength=len(images)).tolist()
+        for image, count in zip(images, steps, strict=True):
+            job.ledger.charge([image], (now - last) * count / len(rows))
+        last = now
+        return late()
+
+    return charge
+
+
+@dataclass(frozen=True, eq=False)
+class OpenMargins:
+    """Images with margins that CROWN leaves open.
+
+    intervals: of every node of the network; target: (B, S), the wrong classes; margins: (B, S), proved lower bounds.
+    rounding, errors: of sound bounds; see `Prepared`.
+    """
+
+    images: list[int]
+    intervals: list[Interval]
+    target: Tensor
+    margins: Tensor
+    rounding: Rounding | None = None
+    errors: Mapping[int, Tensor] = field(default_factory=dict)
+
+    def at(self, places: list[int]) -> OpenMargins:
+        """Some of the images."""
+        some = torch.tensor(places, dtype=torch.int64, device=self.margins.device)
+        return OpenMargins(
+            [self.images[place] for place in places],
+            [(lower[some], upper[some]) for lower, upper in self.intervals],
+            self.target[some],
+            self.margins[some].clone(),
+            None if self.rounding is None else self.rounding.at(some),
+            {i: error[some] for i, error in self.errors.items()},
+        )
+
+
+@torch.no_grad()
+def crown(job: Job, images: list[int]) -> Outcome[OpenMargins]:
+    """All margins of the images by CROWN: what that decides, and the rest."""
+    ledger, late = job.ledger, job.limit(images)
+    with ledger.share(images):
+        index = job.index(images)
+        if job.proof is None:
+            prepared = prepare(job.network, job.box[index], late=late)
+        else:
+            prepared = prepare(
+                job.proof,
+                job.exact_box[index],
+                late=late,
+                sound_for=job.x.dtype,
+                hardware=job.settings.speaks_of == "float32",
+            )
+        target, C = other_classes(job.y[index], job.network.output_shape[0], prepared.box.lower.dtype)
+        margins = guard_lower(bound_specification(prepared, C[:, None], METHODS["crown"][1], AlphaSettings())[:, 0])
+        margins = round_down(margins, job.x.dtype)
+        ledger.note(images, margins, "crown")
+        if ledger.drafts is not None:
+            ledger.drafts.begin(images, prepared, job.x.dtype)
+        for image, share in zip(images, unstable_share(prepared).tolist(), strict=True):
+            ledger.unstable[image] = share
+        done = proved(margins).all(1).tolist()
+        finite = (_finite(prepared) & torch.isfinite(margins).all(1)).tolist()
+    over = late()
+    decided: list[Decided] = []
+    rest: list[int] = []
+    for place, image in enumerate(images):
+        if done[place]:
+            decided.append(ledger.verdict(image, "verified"))
+        elif over:
+            decided.append(ledger.verdict(image, "unknown", reason="timeout"))
+        elif not finite[place]:
+            reason = "the bounds are not finite: the network's numbers are too large"
+            decided.append(ledger.verdict(image, "error", reason=reason))
+        else:
+            rest.append(place)
+    left = OpenMargins(images, prepared.intervals, target, margins, prepared.rounding, prepared.errors)
+    return Outcome(decided, [left.at(rest)] if rest else [])
+
+
+def unstable_share(prepared: Prepared) -> Tensor:
+    """(B,): the share of all neurons, grafted ones included, that are unstable and not grafted.
+
+    The ReLUs that stand for max pooling are no neurons of the model, and do not count.
+    """
+    counts, total = torch.zeros(len(prepared.box), device=prepared.box.lower.device), 0
+    for _, node in prepared.network.activations():
+        if node.auxiliary:
+            continue
+        loose = unstable(node, *prepared.intervals[node.inputs[0]]).flatten(1)
+        counts, total = counts + loose.sum(1), total + loose.shape[1]
+    return counts / max(total, 1)
+
+
+def _finite(prepared: Prepared) -> Tensor:
+    """(B,): whether every bound that a relaxation uses is finite."""
+    out = torch.ones(len(prepared.box), dtype=torch.bool, device=prepared.box.lower.device)
+    for _, node in prepared.network.activations():
+        for end in prepared.intervals[node.inputs[0]]:
+            out &= torch.isfinite(end).flatten(1).all(1)
+    return out
+
+
+def passes(job: Job) -> tuple[bool, ...]:
+    """How often `alpha_crown` is asked about an image that stays open, with which `last`.
+
+    Optimised bounds of hidden neurons cost many times what the margins do, so they are for images that need them.
+    """
+    return (False, True) if _refines(job) else (True,)
+
+
+def _refines(job: Job) -> bool:
+    settings = job.settings.optimise
+    return settings.refine != "none" and settings.refine_iterations > 0
+
+
+@torch.no_grad()
+def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[OpenImages]:
+    """Optimised lines for the margins that CROWN leaves open; what they leave open can be branched on.
+
+    last: after optimised bounds of hidden neurons, and before branching. left: its margins are improved in place.
+    """
+    images, margins, late = left.images, left.margins, job.limit(left.images)
+    with job.ledger.share(images):
+        index = job.index(images)
+        intervals = _refined(job, left, late) if last and _refines(job) else left.intervals
+        shared = _shared(job, index, intervals, left)
+        sub, broken = _margins(job, images, shared, left.target, margins, late)
+    proved_margins = proved(margins)
+    done = proved_margins.all(1)
+    if job.ledger.drafts is not None:
+        job.ledger.drafts.add(shared, sub.at(proved(sub.bound) & (done[sub.image] | last)))
+    out = Outcome[OpenImages]()
+    rest: list[int] = []
+    for place, (image, is_done) in enumerate(zip(images, done.tolist(), strict=True)):
+        if place in broken:
+            point, margin = broken[place]
+            out.decided.append(job.ledger.verdict(image, "falsified", counterexample=point, margin=margin))
+        elif is_done:
+            out.decided.append(job.ledger.verdict(image, "verified"))
+        else:
+            rest.append(place)
+    if rest:
+        floor = torch.where(proved_margins, margins, torch.inf).amin(1)
+        out.rest.append(OpenImages(shared, sub.at(~proved(sub.bound)), floor).at(job.index(rest)))
+    return out
+
+
+def _refined(job: Job, left: OpenMargins, late: Late) -> list[Interval]:
+    """The intervals of all nodes with optimised bounds of hidden neurons: all subproblems of an image gain by them."""
+    settings, drafts = job.settings.optimise, job.ledger.drafts
+    alpha = AlphaSettings(settings.refine_iterations, settings.lr, settings.decay)
+    keep = None if drafts is None else partial(drafts.improved, left.images)
+    sound = None
+    if job.proof is not None and left.rounding is not None:
+        sound = Sound(job.proof, left.rounding, left.errors, keep)
+    most = job.settings.branch.batch
+    return refine(job.network, left.intervals, settings.refine, alpha, most, late, sound)
+
+
+def _shared(job: Job, index: Tensor, intervals: list[Interval], left: OpenMargins) -> Images:
+    """What all subproblems of these images share."""
+    layout = Layout.of(job.network, job.network.output)
+    proof = None
+    if job.proof is None:
+        bounds = NeuronBounds.of(layout, intervals)
+    else:
+        proof = NeuronBounds.of(Layout.of(job.proof, job.proof.output), intervals, left.rounding, left.errors)
+        bounds = proof.searched(layout, job.x.dtype)
+    return Images(
+        bounds,
+        index,
+        job.y[index],
+        (job.box.lower[index], job.box.upper[index]),
+        (job.inner.lower[index], job.inner.upper[index]),
+        proof,
+    )
+
+
+def _margins(
+    job: Job, images: list[int], shared: Images, target: Tensor, margins: Tensor, late: Late
+) -> tuple[Subproblems, Broken]:
+    """Optimise the lines of every margin that is not proved; margins (B, S) is improved in place.
+
+    When the time is over, the margins that are left keep CROWN's bounds and lines.
+    """
+    settings = job.settings.optimise
+    image, row = torch.nonzero(~proved(margins), as_tuple=True)
+    steps = AlphaSettings(settings.iterations, settings.lr, settings.decay)
+    on_cpu = job.x.device.type == "cpu"
+    parts: list[Subproblems] = []
+    broken: Broken = {}
+    size = fitting(shared.layout.floats, job.x.device, job.x.dtype, job.settings.branch.batch)
+    for some in torch.split(torch.arange(len(image), device=image.device), size):
+        where, goal = image[some], target[image[some], row[some]]
+        function = shared.whole(where, goal)
+        alpha, beta, bound = function.start(), function.no_splits(), margins[where, row[some]]
+        if not late():
+            # On a GPU a look at the clock in every step would make it wait.
+            found = optimise(function, alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
+            alpha = found.alpha
+            here = _without_splits(where, goal, found.bound, alpha, function)
+            better = torch.nonzero(found.bound > bound).flatten()
+            sure = torch.maximum(shared.proved_bounds(here.at(better), size), bound[better])
+            bound = bound.index_copy(0, better, sure)
+            margins[where, row[some]] = bound
+            point = shared.corner(where, found.rows)
+            broken |= _confirmed(job, images, where, point, shared.margin_at(where, point))
+        parts.append(_without_splits(where, goal, bound, alpha, function))
+    job.ledger.note(images, margins, "alpha-crown")
+    return Subproblems.cat(parts), broken
+
+
+def _without_splits(image: Tensor, target: Tensor, bound: Tensor, alpha: Tensor, function: LowerBound) -> Subproblems:
+    none = function.no_splits()
+    return Subproblems(image, target, bound, alpha, torch.zeros_like(image), function.neuron, none, none, none)
+
+
+def _confirmed(job: Job, images: list[int], image: Tensor, point: Tensor, margin: Tensor) -> Broken:
+    """The images that have a point of negative margin which the model misclassifies indeed."""
+    out: Broken = {}
+    for row in torch.nonzero(margin < 0).flatten().tolist():
+        place = int(image[row])
+        if place not in out:
+            seen = job.replay(images[place], point[row])
+            if seen is not None:
+                out[place] = seen
+    return out
