@@ -111,7 +111,7 @@ def test_a_network_with_a_counterexample_is_never_verified(kind: str) -> None:
         model, x = mixed(seed) if kind == "mixed" else small(kind, seed), middle(seed)
         # So shallow that attacks may well miss it, and only for the search to find.
         shifted(model, x, -1e-4)
-        settings = SETTINGS.changed(attack={"restarts": 0, "search_every": 0}, limits={"max_subproblems": 100})
+        settings = SETTINGS.changed(attack={"restarts": 0, "search_every": 0}, limits={"max_subproblems": 50})
         assert verdict(model, x, settings).status != "verified"
 
 

@@ -25,7 +25,7 @@ from window_networks import activation
 
 INPUTS, EPS = 5, 0.15
 EAGER = VerifySettings().changed(
-    attack={"restarts": 0, "search_every": 0}, branch={"neuron_after": 0, "neuron_splits": 16}
+    attack={"restarts": 0, "search_every": 0}, branch={"neuron_after": 0, "neuron_splits": 4}
 )
 
 

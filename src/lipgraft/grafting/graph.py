@@ -33,8 +33,11 @@ def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape 
     return tuple(input_shape)
 
 
-def traced(model: nn.Module | Network, input_shape: Shape | None = None) -> Network:
-    """The graph of a model (a Network passes through), which must have an activation to graft. It keeps max pooling."""
+def traced(model: nn.Module | Network, input_shape: Shape | None = None, *, check: bool = True) -> Network:
+    """The graph of a model (a Network passes through), which must have an activation to graft. It keeps max pooling.
+
+    check: see `trace`.
+    """
     if isinstance(model, Network):
         network = model
         if any(node.auxiliary for _, node in network.activations()):
@@ -48,7 +51,7 @@ def traced(model: nn.Module | Network, input_shape: Shape | None = None) -> Netw
         shape = input_shape_of(model, input_shape)
         if shape is None:
             raise SettingsError("the model does not say what it takes; pass input_shape=(C, H, W).")
-        network = trace(subject(model), shape, expand=False)
+        network = trace(subject(model), shape, check=check, expand=False)
     if next(network.activations(), None) is None:
         raise UnsupportedOperationError("the network has no activations, so there is nothing to graft.")
     return network

@@ -12,7 +12,7 @@ from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.box import Box
 from lipgraft.data import Dataset, images
-from lipgraft.network import Network, evaluated, trace
+from lipgraft.network import Network, evaluated, full_precision, trace, trace_within
 from lipgraft.progress import bar
 from lipgraft.runs.recipe import AttackSettings, LipschitzRecipe
 from lipgraft.sensitivity import lipschitz
@@ -100,10 +100,14 @@ def lipschitz_constants(
     x, y = images(data.x_test), data.y_test
     x = x[correct(model, x, y)[: settings.count]]
     means = {}
+    if len(x):
+        box = Box.linf(x, eps)
+        with full_precision():  # once for all notions
+            network = trace_within(model, box.lower, box.upper)
     for notion in settings.notions if len(x) else ():
         with bar(f"Lipschitz constants ({notion})", show=progress) as advance:
             found = lipschitz(
-                model,
+                network,
                 x,
                 eps,
                 notion,
