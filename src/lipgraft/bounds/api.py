@@ -113,7 +113,7 @@ def _network(model: nn.Module | Network, box: Box) -> Network:
     if isinstance(model, Network):
         return model
     model = subject(model)
-    network = trace(model, tuple(box.lower.shape[1:]))
+    network = trace(model, tuple(box.lower.shape[1:]), products=True)
     agree(network, model, box.lower, box.upper)
     return network
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,7 +19,7 @@ from lipgraft.bounds.relaxations import Lines, relax
 from lipgraft.bounds.sound import Rounding, evaluation_error, outward
 from lipgraft.box import Box
 from lipgraft.network import evaluate
-from lipgraft.network.graph import Activation, Network
+from lipgraft.network.graph import Activation, Network, Planar
 
 Neurons = Literal["needed", "all"]
 
@@ -28,7 +28,8 @@ Neurons = Literal["needed", "all"]
 class Prepared:
     """A batch of boxes with the interval of every node and the lines of every activation: ready for specifications.
 
-    rounding: of sound bounds, how far they may be off; errors: how far hardware may be off at a node, by its position.
+    rounding: of sound bounds, how far they may be off; errors: how far hardware may be off at a node, by its position,
+    and the planes of products (see `Relaxed`).
     """
 
     network: Network
@@ -81,8 +82,32 @@ def prepare(
     intervals: list[Interval] = []
     lines: dict[int, Lines] = {}
     errors: dict[int, Tensor] = {}
+    off: dict[int, Tensor] = {}  # how far hardware is
     inner: list[Tensor] | None = None
+
+    def layer(i: int) -> Layer:
+        nonlocal inner
+        inner = evaluate(network, box.centre) if inner is None else inner
+        return Layer(network, i, readers.get(i, []), intervals, lines, inner[i], late, errors)
+
+    def widened(i: int, interval: Interval) -> Interval:
+        """By what rounding, and the hardware, may add to sound bounds."""
+        if rounding is None or sound_for is None or i == 0:
+            return interval
+        slack = rounding.slack(i) + off[i] if i in off else rounding.slack(i)
+        return outward(interval, slack, sound_for if i in readers else torch.float64)
+
+    def factor(i: int, others: Sequence[Interval]) -> Interval:
+        """A factor of a product, tightened where it and all others vary: elsewhere the product is a line."""
+        varies = [~(upper <= lower) for lower, upper in (intervals[i], *others)]
+        return widened(i, layer(i).both(guard(*intervals[i]), torch.stack(varies).all(0)))
+
     for i, node in enumerate(network.nodes):
+        if isinstance(node, Planar):
+            for j in dict.fromkeys(node.inputs) if backward else ():
+                if not exact[j]:
+                    intervals[j] = factor(j, [intervals[k] for k in node.inputs if k != j])
+            errors[i] = node.plane(*(intervals[j] for j in node.inputs))
         lb, ub = interval_step(node, [intervals[j] for j in node.inputs], box)
         if isinstance(node, Activation):
             pre = intervals[node.inputs[0]]
@@ -90,9 +115,13 @@ def prepare(
             lines[i] = relax(node, *pre)
         error = evaluation_error(node, [intervals[j] for j in node.inputs]) if hardware and node.inputs else None
         if error is not None:
-            errors[i] = error
+            off[i] = error
+            if isinstance(node, Planar):
+                errors[i][:, -1] += error
+            else:
+                errors[i] = error
         if rounding is not None and node.inputs:
-            rounding = rounding.through(node, lines.get(i), intervals[node.inputs[0]], error)
+            rounding = rounding.through(node, lines.get(i), intervals[node.inputs[0]], errors.get(i))
         elif rounding is not None:
             rounding = rounding.after((lb, ub))
         known = [layers[act.name] for act in readers.get(i, []) if layers is not None and act.name in layers]
@@ -101,14 +130,8 @@ def prepare(
         elif i in readers:
             lb, ub = guard(lb, ub)
             if backward and not exact[i]:
-                if inner is None:
-                    inner = evaluate(network, box.centre)
-                layer = Layer(network, i, readers[i], intervals, lines, inner[i], late, errors)
-                lb, ub = layer.refined((lb, ub), everything=neurons == "all")
-        if rounding is not None and sound_for is not None and node.inputs:
-            slack = rounding.slack(i) if error is None else rounding.slack(i) + error
-            lb, ub = outward((lb, ub), slack, sound_for if i in readers else torch.float64)
-        intervals.append((lb, ub))
+                lb, ub = layer(i).refined((lb, ub), everything=neurons == "all")
+        intervals.append(widened(i, (lb, ub)))
     return Prepared(network, box, intervals, lines, rounding, errors)
 
 

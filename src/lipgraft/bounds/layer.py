@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -48,6 +47,25 @@ class Layer:
         bound, and the upper one then does not matter. So the telling side comes first, and the other side only for
         neurons that are unstable still.
         """
+        path, work = plan(self.network, self.target), self._work()
+        if everything:
+            return self.both(interval, torch.ones_like(self.inner, dtype=torch.bool))
+        index, real = self._needed(interval)
+        if not all(act.curve.one_sided for act in self.readers):
+            return self._tightened(interval, index, self._both(index) * real, path.floats, work)
+        telling = torch.where(self.inner.flatten(1) > 0, 1.0, -1.0).to(self.inner)
+        interval = self._tightened(interval, index, telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
+        index, real = self._needed(interval)
+        return self._tightened(interval, index, -telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
+
+    def both(self, interval: Interval, wanted: Tensor) -> Interval:
+        """Both bounds of the wanted neurons, (B, *shape), boolean."""
+        index, real = positions(wanted.flatten(1))
+        signs = self._both(index) * real.unsqueeze(1).to(self.inner)
+        return self._tightened(interval, index, signs, plan(self.network, self.target).floats, self._work())
+
+    def _work(self) -> Work:
+        """Bounds by backward substitution."""
         path = plan(self.network, self.target)
         kept: dict[int, tuple[slice, Relaxed]] = {}  # by thread
         kernels: Cache = {}
@@ -62,17 +80,7 @@ class Layer:
                 kept[get_ident()] = problems, relaxed
             return neuron_bounds(self.network, path, relaxed, index, signs)
 
-        if everything:
-            size = math.prod(self.network.nodes[self.target].shape)
-            index = torch.arange(size, device=self.inner.device).expand(len(self.inner), -1)
-            return self._tightened(interval, index, self._both(index), path.floats, work)
-        index, real = self._needed(interval)
-        if not all(act.curve.one_sided for act in self.readers):
-            return self._tightened(interval, index, self._both(index) * real, path.floats, work)
-        telling = torch.where(self.inner.flatten(1) > 0, 1.0, -1.0).to(self.inner)
-        interval = self._tightened(interval, index, telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
-        index, real = self._needed(interval)
-        return self._tightened(interval, index, -telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
+        return work
 
     def _needed(self, interval: Interval) -> tuple[Tensor, Tensor]:
         """Places of the neurons that some activation finds unstable, (B, S); 1 for them, 0 for fillers, (B, 1, S)."""

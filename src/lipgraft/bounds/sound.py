@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.relaxations import Lines
-from lipgraft.network.graph import Activation, Graft, Network, Node, Pad, Pick, Reshape
+from lipgraft.network.graph import Activation, Graft, Network, Node, Pad, Pick, Planar, Reshape
 from lipgraft.rounding import round_down
 
 UNIT = 2.0**-53
@@ -57,9 +57,12 @@ class Rounding:
     def through(self, node: Node, lines: Lines | None, pre: Interval, error: Tensor | None) -> Rounding:
         """With the magnitude of the next node; of an activation, with the lines around it.
 
-        pre: the interval of its (first) input; error: see `evaluation_error`.
+        pre: the interval of its (first) input; error: see `evaluation_error`, or the node's plane.
         """
         before = [self.magnitude[j] for j in node.inputs]
+        if isinstance(node, Planar) and error is not None:
+            *slopes, constant, error = error.abs().unbind(1)
+            return self._with(sum((s * b for s, b in zip(slopes, before, strict=True)), constant + error))
         if isinstance(node, Activation) and lines is not None:
             size = _of_activation(node, before[0], lines, pre)
         else:
@@ -94,6 +97,8 @@ class Rounding:
     @cached_property
     def _zero_is_zero(self) -> bool:
         """Whether a magnitude of zero means that nothing but zeros was added up: no product can have been flushed."""
+        if any(isinstance(node, Planar) for node in self.network.nodes):
+            return False  # values are multiplied with each other
         least = _least(self.magnitude[0])
         for node in self.network.nodes:
             for value in vars(node).values():

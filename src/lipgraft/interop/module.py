@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipgraft.network import Builder, Ref, lowers_module
+from lipgraft.network import Builder, Power, Product, Ref, lowers_module
 
 INPUT = ""
 """The name under which steps read the network's input; no layer has it."""
@@ -107,6 +107,37 @@ class Difference(nn.Module):
 
     def forward(self, x: Tensor, other: Tensor) -> Tensor:
         return x - other
+
+
+class Times(nn.Module):
+    """The product of two results of the same shape."""
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return x * other
+
+
+@lowers_module(Times)
+def times(build: Builder, module: Times, x: Ref, other: Ref) -> Ref:
+    return build.add(Product, x, other)
+
+
+class ToThePower(nn.Module):
+    """x ** exponent, an integer other than 0 and 1."""
+
+    def __init__(self, exponent: int) -> None:
+        super().__init__()
+        self.exponent = exponent
+
+    def extra_repr(self) -> str:
+        return f"exponent={self.exponent}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.pow(self.exponent)
+
+
+@lowers_module(ToThePower)
+def to_the_power(build: Builder, module: ToThePower, x: Ref) -> Ref:
+    return build.add(Power, x, exponent=module.exponent)
 
 
 class _Constant(nn.Module):

@@ -16,10 +16,12 @@ from lipgraft.network.graph import (
     Node,
     Pad,
     Pick,
+    Planar,
     Reshape,
     Scale,
 )
 from lipgraft.network.lowering import Builder, Ref, lowers_function, lowers_method, lowers_module
+from lipgraft.network.nodes import Power, Product
 from lipgraft.network.precision import full_precision, ordinary, ordinary_tensors, stepwise
 from lipgraft.network.rewrite import evenly_padded, expanded, kinks_at_zero
 from lipgraft.network.rounding import rounding_errors, rounding_tolerance
@@ -38,6 +40,9 @@ __all__ = [
     "Node",
     "Pad",
     "Pick",
+    "Planar",
+    "Power",
+    "Product",
     "Ref",
     "Reshape",
     "Scale",

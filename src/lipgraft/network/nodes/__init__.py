@@ -8,6 +8,7 @@ from lipgraft.network.nodes.linear import Linear
 from lipgraft.network.nodes.max_pool import MaxPool
 from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape
 from lipgraft.network.nodes.pick import Pick
+from lipgraft.network.nodes.planar import Planar, Power, Product
 
 __all__ = [
     "Activation",
@@ -23,6 +24,9 @@ __all__ = [
     "Node",
     "Pad",
     "Pick",
+    "Planar",
+    "Power",
+    "Product",
     "Reshape",
     "Scale",
     "Shape",

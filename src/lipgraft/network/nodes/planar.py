@@ -1,0 +1,135 @@
+"""Products and powers: neither affine nor activations, so each is enclosed between two parallel planes.
+
+A plane is found anew for every box, from the intervals of the node's inputs. The smaller they are, the closer are the
+planes: halving a box brings them four times as close.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lipgraft.activations.curve import Interval, OnnxWriter
+from lipgraft.network.nodes.node import Node
+from lipgraft.network.window import Window
+
+ULPS = 16  # of the largest number that a plane is computed from: more than its few roundings are off
+
+
+@dataclass(frozen=True, eq=False)
+class Planar(Node):
+    """An element-wise function of its inputs that lies between two parallel planes on every finite box."""
+
+    @property
+    def terms(self) -> int:
+        """As many as would err like a power."""
+        return 31
+
+    def window(self, window: Window) -> Window:
+        return window
+
+    def plane(self, *inputs: Interval) -> Tensor:
+        """The slope of each input, a constant and an error: (B, inputs + 2, *shape), from ends of (B, *shape) each.
+
+        On these intervals |value - (slopes . inputs + constant)| <= error, rounding of the plane included. The error
+        is infinite where there is no such plane.
+        """
+        raise self._cannot("be enclosed")
+
+
+@dataclass(frozen=True, eq=False)
+class Product(Planar):
+    """x y, of two nodes of one shape."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x, y = inputs
+        return x * y
+
+    def absolute(self, *inputs: Tensor, constant: bool = True) -> Tensor:
+        return self.forward(*inputs)
+
+    def interval(self, *inputs: Interval) -> Interval:
+        """The least and greatest of the four products of ends."""
+        (xl, xu), (yl, yu) = inputs
+        corners = torch.stack([xl * yl, xl * yu, xu * yl, xu * yu])
+        return _unbounded_nan(corners.amin(0), corners.amax(0))
+
+    def plane(self, *inputs: Interval) -> Tensor:
+        """x y = b x + a y - a b + (x - a)(y - b), with a and b in the middles of the intervals."""
+        (a, x_radius), (b, y_radius) = (_ball(ends) for ends in inputs)
+        size = (a.abs() + x_radius) * (b.abs() + y_radius)
+        return _stacked([b, a], -a * b, x_radius * y_radius, size)
+
+    def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
+        return writer.operator("Mul", inputs, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Power(Planar):
+    """x ** exponent, an integer other than 0 and 1; 1 / x is the power -1. Negative ones are unbounded around zero."""
+
+    exponent: int
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].pow(self.exponent)
+
+    def absolute(self, *inputs: Tensor, constant: bool = True) -> Tensor:
+        (x,) = inputs
+        return self.forward(x) if self.exponent > 0 else torch.full_like(x, torch.inf)
+
+    def interval(self, *inputs: Interval) -> Interval:
+        """Powers are monotone on either side of zero."""
+        (lower, upper) = inputs[0]
+        ends = self.forward(lower), self.forward(upper)
+        low, high = torch.minimum(*ends), torch.maximum(*ends)
+        around = (lower <= 0) & (upper >= 0)
+        if self.exponent < 0:
+            low, high = torch.where(around, -torch.inf, low), torch.where(around, torch.inf, high)
+        elif self.exponent % 2 == 0:
+            low = torch.where(around, 0.0, low)
+        return _unbounded_nan(low, high)
+
+    def plane(self, *inputs: Interval) -> Tensor:
+        """A line with the chord's slope s: x ** n - s x has its extremes at the ends or where n x ** (n - 1) = s."""
+        (lower, upper), n = inputs[0], self.exponent
+        ends, width = (self.forward(lower), self.forward(upper)), upper - lower
+        slope = torch.where(width > 0, (ends[1] - ends[0]) / torch.where(width > 0, width, 1.0), 0.0)
+        there = (slope / n).abs().pow(1.0 / (n - 1))
+        heights = [end - slope * x for end, x in zip(ends, (lower, upper), strict=True)]
+        for turn in (there, -there):
+            x = torch.minimum(torch.maximum(turn, lower), upper)
+            heights.append(self.forward(x) - slope * x)
+        low, high = torch.stack(heights).amin(0), torch.stack(heights).amax(0)
+        size = torch.maximum(ends[0].abs(), ends[1].abs()) + slope.abs() * torch.maximum(lower.abs(), upper.abs())
+        error = (high - low) / 2
+        if n < 0:
+            error = torch.where((lower <= 0) & (upper >= 0), torch.inf, error)
+        return _stacked([slope], (low + high) / 2, error, abs(n) * size)
+
+    def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
+        exponent = writer.constant(f"{name}_exponent", torch.tensor(float(self.exponent)))
+        return writer.operator("Pow", [*inputs, exponent], name)
+
+
+def _ball(ends: Interval) -> Interval:
+    """A point in the middle of an interval and how far the ends are from it."""
+    lower, upper = ends
+    middle = lower + (upper - lower) / 2
+    return middle, torch.maximum(upper - middle, middle - lower)
+
+
+def _stacked(slopes: list[Tensor], constant: Tensor, error: Tensor, size: Tensor) -> Tensor:
+    """A plane as `Planar.plane` returns it. size: of the largest number that was rounded."""
+    kind = torch.finfo(size.dtype)
+    error = error + ULPS * (kind.eps * size + kind.tiny)
+    known = torch.stack([*slopes, constant, error]).isfinite().all(0)
+    parts = [torch.where(known, part, 0.0) for part in (*slopes, constant)]
+    return torch.stack([*parts, torch.where(known, error, torch.inf)], 1)
+
+
+def _unbounded_nan(low: Tensor, high: Tensor) -> Interval:
+    """Zero times infinity is no number, and bounds nothing."""
+    unknown = low.isnan() | high.isnan()
+    return torch.where(unknown, -torch.inf, low), torch.where(unknown, torch.inf, high)
