@@ -22,6 +22,7 @@ from lipgraft.network import evaluate
 from lipgraft.network.graph import Activation, Network, Planar
 
 Neurons = Literal["needed", "all"]
+NEGLIGIBLE = 2.0**-20  # of a layer's largest number: an interval of this width is as good as a point
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ def prepare(
         precision, and the bounds of neurons are numbers of this type, in which somebody searches with them.
     hardware: of the network as float32 hardware evaluates it. For sound bounds.
     """
-    rounding = None if sound_for is None else Rounding(network)
+    rounding: Rounding | None = None
     exact = interval_is_exact(network)
     readers: dict[int, list[Activation]] = {}
     for _, act in network.activations():
@@ -99,15 +100,29 @@ def prepare(
 
     def factor(i: int, others: Sequence[Interval]) -> Interval:
         """A factor of a product, tightened where it and all others vary: elsewhere the product is a line."""
-        varies = [~(upper <= lower) for lower, upper in (intervals[i], *others)]
-        return widened(i, layer(i).both(guard(*intervals[i]), torch.stack(varies).all(0)))
+        wanted = torch.stack([_varies(*interval) for interval in (intervals[i], *others)]).all(0)
+        return widened(i, layer(i).both(guard(*intervals[i]), wanted))
+
+    def mixture(i: int, node: Planar) -> Interval | None:
+        """The interval of the mixture of its inputs that a quotient asks for."""
+        before = [intervals[j] for j in node.inputs]
+        mixed = node.mixed(*before)
+        if mixed is None:
+            return None
+        errors[i] = mixed  # in the place of its plane
+        wanted = torch.stack([_varies(*interval) for interval in before]).all(0)
+        free = torch.full_like(wanted, torch.inf, dtype=mixed.dtype)
+        found = layer(i).both((-free, free), wanted)
+        if rounding is None:
+            return found
+        return outward(found, rounding.through(node, None, before[0], mixed).slack(i), torch.float64)
 
     for i, node in enumerate(network.nodes):
         if isinstance(node, Planar):
             for j in dict.fromkeys(node.inputs) if backward else ():
                 if not exact[j]:
                     intervals[j] = factor(j, [intervals[k] for k in node.inputs if k != j])
-            errors[i] = node.plane(*(intervals[j] for j in node.inputs))
+            errors[i] = node.plane(*(intervals[j] for j in node.inputs), mixture=mixture(i, node) if backward else None)
         lb, ub = interval_step(node, [intervals[j] for j in node.inputs], box)
         if isinstance(node, Activation):
             pre = intervals[node.inputs[0]]
@@ -122,8 +137,8 @@ def prepare(
                 errors[i] = error
         if rounding is not None and node.inputs:
             rounding = rounding.through(node, lines.get(i), intervals[node.inputs[0]], errors.get(i))
-        elif rounding is not None:
-            rounding = rounding.after((lb, ub))
+        elif sound_for is not None:
+            rounding = Rounding.of(network, (lb, ub))
         known = [layers[act.name] for act in readers.get(i, []) if layers is not None and act.name in layers]
         if known:
             lb, ub = guard(*(end.to(box.lower) for end in known[0]))
@@ -133,6 +148,12 @@ def prepare(
                 lb, ub = layer(i).refined((lb, ub), everything=neurons == "all")
         intervals.append(widened(i, (lb, ub)))
     return Prepared(network, box, intervals, lines, rounding, errors)
+
+
+def _varies(lower: Tensor, upper: Tensor) -> Tensor:
+    """Which neurons have an interval that is more than a number with its rounding error: (B, *shape), boolean."""
+    size = torch.maximum(lower.abs(), upper.abs()).flatten(1).amax(1).reshape(-1, *[1] * (lower.ndim - 1))
+    return ~(upper - lower <= NEGLIGIBLE * size)
 
 
 def specification_bounds(prepared: Prepared, C: Tensor, record: dict[int, Tensor] | None = None) -> Tensor:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -43,16 +42,21 @@ SPARE = 4.0  # how many times its own error a bound gives away, so that another 
 class Rounding:
     """How large the numbers of a batch of boxes are, and so how far their bounds may be off. In double precision.
 
+    counts: for each node, the roundings on the longest way from the input to it.
+    zero_is_zero: a magnitude of zero means that nothing but zeros was added up: no product can have been flushed.
     magnitude: of every node so far, (B, *shape). total: (B,), the sum of all magnitudes.
     """
 
-    network: Network
-    magnitude: tuple[Tensor, ...] = ()
-    total: Tensor | float = 0.0
+    counts: tuple[int, ...]
+    zero_is_zero: bool
+    magnitude: tuple[Tensor, ...]
+    total: Tensor
 
-    def after(self, box: Interval) -> Rounding:
+    @staticmethod
+    def of(network: Network, box: Interval) -> Rounding:
         """With the input's magnitude."""
-        return self._with(torch.maximum(box[0].abs(), box[1].abs()))
+        size = torch.maximum(box[0].abs(), box[1].abs())
+        return Rounding(_counts(network), _zero_is_zero(network, size), (size,), size.flatten(1).sum(1))
 
     def through(self, node: Node, lines: Lines | None, pre: Interval, error: Tensor | None) -> Rounding:
         """With the magnitude of the next node; of an activation, with the lines around it.
@@ -72,45 +76,41 @@ class Rounding:
     def _with(self, magnitude: Tensor) -> Rounding:
         return replace(self, magnitude=(*self.magnitude, magnitude), total=self.total + magnitude.flatten(1).sum(1))
 
-    @cached_property
-    def counts(self) -> list[int]:
-        """For each node, the roundings on the longest way from the input to it."""
-        readers = self.network.consumers()
-        out: list[int] = []
-        for i, node in enumerate(self.network.nodes):
-            before = max((out[j] for j in node.inputs), default=0)
-            out.append(before + node.terms + math.prod(node.shape) + len(readers[i]) + PER_NODE)
-        return out
-
     def slack(self, i: int) -> Tensor:
         """What a bound of each neuron of node i gives away: (B, *shape)."""
         size = self.magnitude[i]
         lost = FLUSHED * self.counts[i] * (1.0 + self.total)
-        lost = torch.as_tensor(lost).reshape(-1, *[1] * (size.ndim - 1))
-        error = SPARE * (self.share(i) * size + lost)
-        return torch.where(size == 0, 0.0, error) if self._zero_is_zero else error
+        error = SPARE * (self.share(i) * size + lost.reshape(-1, *[1] * (size.ndim - 1)))
+        return torch.where(size == 0, 0.0, error) if self.zero_is_zero else error
 
     def share(self, i: int) -> float:
         """gamma of the way to node i; twice, as magnitudes are rounded themselves."""
         return 2 * self.counts[i] * UNIT / max(1 - 2 * self.counts[i] * UNIT, UNIT)
 
-    @cached_property
-    def _zero_is_zero(self) -> bool:
-        """Whether a magnitude of zero means that nothing but zeros was added up: no product can have been flushed."""
-        if any(isinstance(node, Planar) for node in self.network.nodes):
-            return False  # values are multiplied with each other
-        least = _least(self.magnitude[0])
-        for node in self.network.nodes:
-            for value in vars(node).values():
-                for part in vars(value).values() if isinstance(value, Graft) else (value,):
-                    if isinstance(part, Tensor) and part.is_floating_point():
-                        least *= _least(part)
-        return least > 2.0**-900
-
     def at(self, boxes: slice | Tensor) -> Rounding:
         """Of some of the boxes."""
-        total = self.total[boxes] if isinstance(self.total, Tensor) else self.total
-        return replace(self, magnitude=tuple(size[boxes] for size in self.magnitude), total=total)
+        return replace(self, magnitude=tuple(size[boxes] for size in self.magnitude), total=self.total[boxes])
+
+
+def _counts(network: Network) -> tuple[int, ...]:
+    readers = network.consumers()
+    out: list[int] = []
+    for i, node in enumerate(network.nodes):
+        before = max((out[j] for j in node.inputs), default=0)
+        out.append(before + node.terms + math.prod(node.shape) + len(readers[i]) + PER_NODE)
+    return tuple(out)
+
+
+def _zero_is_zero(network: Network, size: Tensor) -> bool:
+    if any(isinstance(node, Planar) for node in network.nodes):
+        return False  # values are multiplied with each other
+    least = _least(size)
+    for node in network.nodes:
+        for value in vars(node).values():
+            for part in vars(value).values() if isinstance(value, Graft) else (value,):
+                if isinstance(part, Tensor) and part.is_floating_point():
+                    least *= _least(part)
+    return least > 2.0**-900
 
 
 def _least(values: Tensor) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipgraft.network import Builder, Power, Product, Ref, lowers_module
+from lipgraft.network import Builder, Power, Product, Quotient, Ref, lowers_module
 
 INPUT = ""
 """The name under which steps read the network's input; no layer has it."""
@@ -119,6 +119,18 @@ class Times(nn.Module):
 @lowers_module(Times)
 def times(build: Builder, module: Times, x: Ref, other: Ref) -> Ref:
     return build.add(Product, x, other)
+
+
+class Over(nn.Module):
+    """The quotient of two results of the same shape."""
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return x / other
+
+
+@lowers_module(Over)
+def over(build: Builder, module: Over, x: Ref, other: Ref) -> Ref:
+    return build.add(Quotient, x, other)
 
 
 class ToThePower(nn.Module):

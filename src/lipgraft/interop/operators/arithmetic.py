@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.interop.importer import Call, Value, imports
-from lipgraft.interop.module import Difference, Divide, Multiply, Shift, Sum, Times, ToThePower, Unshift
+from lipgraft.interop.module import Difference, Divide, Multiply, Over, Shift, Sum, Times, ToThePower, Unshift
 from lipgraft.interop.onnx_file import Shape
 
 POWERS = (-4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8)  # exponents; larger ones soon overflow
@@ -46,8 +46,9 @@ def div(call: Call) -> Value:
     one, other = call.inputs[0], call.inputs[1]
     if not isinstance(other, Value):
         return _with_constant(call, Divide, 0)
-    inverse = _power(call, other, -1)
-    return together(call, Times(), one, inverse) if isinstance(one, Value) else shifted(call, Multiply, inverse, one)
+    if isinstance(one, Value):
+        return together(call, Over(), one, other)
+    return shifted(call, Multiply, _power(call, other, -1), one)
 
 
 @imports("Reciprocal")

@@ -8,7 +8,7 @@ from lipgraft.network.nodes.linear import Linear
 from lipgraft.network.nodes.max_pool import MaxPool
 from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape
 from lipgraft.network.nodes.pick import Pick
-from lipgraft.network.nodes.planar import Planar, Power, Product
+from lipgraft.network.nodes.planar import Planar, Power, Product, Quotient
 
 __all__ = [
     "Activation",
@@ -27,6 +27,7 @@ __all__ = [
     "Planar",
     "Power",
     "Product",
+    "Quotient",
     "Reshape",
     "Scale",
     "Shape",

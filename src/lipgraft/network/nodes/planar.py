@@ -1,4 +1,4 @@
-"""Products and powers: neither affine nor activations, so each is enclosed between two parallel planes.
+"""Products, quotients and powers: neither affine nor activations, so each is enclosed between two parallel planes.
 
 A plane is found anew for every box, from the intervals of the node's inputs. The smaller they are, the closer are the
 planes: halving a box brings them four times as close.
@@ -30,13 +30,17 @@ class Planar(Node):
     def window(self, window: Window) -> Window:
         return window
 
-    def plane(self, *inputs: Interval) -> Tensor:
+    def plane(self, *inputs: Interval, mixture: Interval | None = None) -> Tensor:
         """The slope of each input, a constant and an error: (B, inputs + 2, *shape), from ends of (B, *shape) each.
 
         On these intervals |value - (slopes . inputs + constant)| <= error, rounding of the plane included. The error
-        is infinite where there is no such plane.
+        is infinite where there is no such plane. mixture: the interval of what `mixed` asks for, where it is known.
         """
         raise self._cannot("be enclosed")
+
+    def mixed(self, *inputs: Interval) -> Tensor | None:
+        """A mixture of the inputs whose interval makes the plane closer, as a plane without error; None for none."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +60,7 @@ class Product(Planar):
         corners = torch.stack([xl * yl, xl * yu, xu * yl, xu * yu])
         return _unbounded_nan(corners.amin(0), corners.amax(0))
 
-    def plane(self, *inputs: Interval) -> Tensor:
+    def plane(self, *inputs: Interval, mixture: Interval | None = None) -> Tensor:
         """x y = b x + a y - a b + (x - a)(y - b), with a and b in the middles of the intervals."""
         (a, x_radius), (b, y_radius) = (_ball(ends) for ends in inputs)
         size = (a.abs() + x_radius) * (b.abs() + y_radius)
@@ -64,6 +68,45 @@ class Product(Planar):
 
     def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
         return writer.operator("Mul", inputs, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Quotient(Planar):
+    """x / y, of two nodes of one shape. Unbounded where y may be zero."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x, y = inputs
+        return x / y
+
+    def absolute(self, *inputs: Tensor, constant: bool = True) -> Tensor:
+        return torch.full_like(inputs[0], torch.inf)
+
+    def interval(self, *inputs: Interval) -> Interval:
+        (xl, xu), (yl, yu) = inputs
+        corners = torch.stack([xl / yl, xl / yu, xu / yl, xu / yu])
+        around = (yl <= 0) & (yu >= 0)
+        low, high = torch.where(around, -torch.inf, corners.amin(0)), torch.where(around, torch.inf, corners.amax(0))
+        return _unbounded_nan(low, high)
+
+    def mixed(self, *inputs: Interval) -> Tensor:
+        """x - q y, with q the quotient of the middles: where x and y grow together, it varies less than either."""
+        (a, _), (b, _) = (_ball(ends) for ends in inputs)
+        q, zero = a / b, torch.zeros_like(a)
+        return torch.stack([zero + 1.0, -q, zero, zero], 1)
+
+    def plane(self, *inputs: Interval, mixture: Interval | None = None) -> Tensor:
+        """x / y = q + (x - q y) / b - (x - q y)(y - b) / (b y), with b the middle of y's interval."""
+        (yl, yu), ((a, x_radius), (b, y_radius)) = inputs[1], (_ball(ends) for ends in inputs)
+        q = a / b
+        reach = x_radius + q.abs() * y_radius
+        if mixture is not None:
+            reach = torch.minimum(reach, torch.maximum(mixture[0].abs(), mixture[1].abs()))
+        least = torch.where(yl > 0, yl, torch.where(yu < 0, -yu, 0.0))
+        size = (a.abs() + x_radius + q.abs() * (b.abs() + y_radius)) / least
+        return _stacked([1 / b, -q / b], q, reach * y_radius / (b.abs() * least), size)
+
+    def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
+        return writer.operator("Div", inputs, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +134,7 @@ class Power(Planar):
             low = torch.where(around, 0.0, low)
         return _unbounded_nan(low, high)
 
-    def plane(self, *inputs: Interval) -> Tensor:
+    def plane(self, *inputs: Interval, mixture: Interval | None = None) -> Tensor:
         """A line with the chord's slope s: x ** n - s x has its extremes at the ends or where n x ** (n - 1) = s."""
         (lower, upper), n = inputs[0], self.exponent
         ends, width = (self.forward(lower), self.forward(upper)), upper - lower
