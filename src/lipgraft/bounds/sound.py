@@ -143,7 +143,10 @@ def evaluation_error(node: Node, inputs: Sequence[Interval]) -> Tensor | None:
     if isinstance(node, Reshape | Pad | Pick):
         return None
     n = node.terms + PER_NODE
-    size = node.absolute(*(torch.maximum(lower.abs(), upper.abs()) for lower, upper in inputs))
+    if isinstance(node, Planar):  # one operation, which errs by a share of its value
+        inputs = [node.interval(*inputs)]
+    sizes = [torch.maximum(lower.abs(), upper.abs()) for lower, upper in inputs]
+    size = sizes[0] if isinstance(node, Planar) else node.absolute(*sizes)
     error = SPARE_SINGLE * (n * SINGLE / (1 - n * SINGLE) * size + n * FLUSHED_SINGLE)
     return torch.where(size + error <= LARGEST_SINGLE, error, torch.inf)  # beyond it a sum, in some order, overflows
 

@@ -27,6 +27,9 @@ class Planar(Node):
         """As many as would err like a power."""
         return 31
 
+    def absolute(self, *inputs: Tensor, constant: bool = True) -> Tensor:
+        raise self._cannot("be bounded by magnitudes alone")
+
     def window(self, window: Window) -> Window:
         return window
 
@@ -51,9 +54,6 @@ class Product(Planar):
         x, y = inputs
         return x * y
 
-    def absolute(self, *inputs: Tensor, constant: bool = True) -> Tensor:
-        return self.forward(*inputs)
-
     def interval(self, *inputs: Interval) -> Interval:
         """The least and greatest of the four products of ends."""
         (xl, xu), (yl, yu) = inputs
@@ -77,9 +77,6 @@ class Quotient(Planar):
     def forward(self, *inputs: Tensor) -> Tensor:
         x, y = inputs
         return x / y
-
-    def absolute(self, *inputs: Tensor, constant: bool = True) -> Tensor:
-        return torch.full_like(inputs[0], torch.inf)
 
     def interval(self, *inputs: Interval) -> Interval:
         (xl, xu), (yl, yu) = inputs
@@ -117,10 +114,6 @@ class Power(Planar):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return inputs[0].pow(self.exponent)
-
-    def absolute(self, *inputs: Tensor, constant: bool = True) -> Tensor:
-        (x,) = inputs
-        return self.forward(x) if self.exponent > 0 else torch.full_like(x, torch.inf)
 
     def interval(self, *inputs: Interval) -> Interval:
         """Powers are monotone on either side of zero."""
