@@ -103,26 +103,25 @@ def prepare(
         wanted = torch.stack([_varies(*interval) for interval in (intervals[i], *others)]).all(0)
         return widened(i, layer(i).both(guard(*intervals[i]), wanted))
 
-    def mixture(i: int, node: Planar) -> Interval | None:
-        """The interval of the mixture of its inputs that a quotient asks for."""
-        before = [intervals[j] for j in node.inputs]
-        mixed = node.mixed(*before)
-        if mixed is None:
-            return None
-        errors[i] = mixed  # in the place of its plane
+    def mixtures(i: int, node: Planar) -> list[Interval]:
+        """The intervals of the mixtures of its inputs that a product or quotient asks for."""
+        before, found = [intervals[j] for j in node.inputs], []
         wanted = torch.stack([_varies(*interval) for interval in before]).all(0)
-        free = torch.full_like(wanted, torch.inf, dtype=mixed.dtype)
-        found = layer(i).both((-free, free), wanted)
-        if rounding is None:
-            return found
-        return outward(found, rounding.through(node, None, before[0], mixed).slack(i), torch.float64)
+        free = torch.full_like(before[0][0], torch.inf)
+        for mixed in node.mixed(*before):
+            errors[i] = mixed  # in the place of its plane
+            interval = layer(i).both((-free, free), wanted)
+            if rounding is not None:
+                interval = outward(interval, rounding.through(node, None, before[0], mixed).slack(i), torch.float64)
+            found.append(interval)
+        return found
 
     for i, node in enumerate(network.nodes):
         if isinstance(node, Planar):
             for j in dict.fromkeys(node.inputs) if backward else ():
                 if not exact[j]:
                     intervals[j] = factor(j, [intervals[k] for k in node.inputs if k != j])
-            errors[i] = node.plane(*(intervals[j] for j in node.inputs), mixture=mixture(i, node) if backward else None)
+            errors[i] = node.plane(*(intervals[j] for j in node.inputs), mixtures=mixtures(i, node) if backward else ())
         lb, ub = interval_step(node, [intervals[j] for j in node.inputs], box)
         if isinstance(node, Activation):
             pre = intervals[node.inputs[0]]

@@ -6,6 +6,7 @@ planes: halving a box brings them four times as close.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,17 +34,17 @@ class Planar(Node):
     def window(self, window: Window) -> Window:
         return window
 
-    def plane(self, *inputs: Interval, mixture: Interval | None = None) -> Tensor:
+    def plane(self, *inputs: Interval, mixtures: Sequence[Interval] = ()) -> Tensor:
         """The slope of each input, a constant and an error: (B, inputs + 2, *shape), from ends of (B, *shape) each.
 
         On these intervals |value - (slopes . inputs + constant)| <= error, rounding of the plane included. The error
-        is infinite where there is no such plane. mixture: the interval of what `mixed` asks for, where it is known.
+        is infinite where there is no such plane. mixtures: the intervals of what `mixed` asks for, where anybody knows.
         """
         raise self._cannot("be enclosed")
 
-    def mixed(self, *inputs: Interval) -> Tensor | None:
-        """A mixture of the inputs whose interval makes the plane closer, as a plane without error; None for none."""
-        return None
+    def mixed(self, *inputs: Interval) -> list[Tensor]:
+        """Mixtures of the inputs whose intervals make the plane closer, as planes without error."""
+        return []
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +61,29 @@ class Product(Planar):
         corners = torch.stack([xl * yl, xl * yu, xu * yl, xu * yu])
         return _unbounded_nan(corners.amin(0), corners.amax(0))
 
-    def plane(self, *inputs: Interval, mixture: Interval | None = None) -> Tensor:
-        """x y = b x + a y - a b + (x - a)(y - b), with a and b in the middles of the intervals."""
+    def plane(self, *inputs: Interval, mixtures: Sequence[Interval] = ()) -> Tensor:
+        """x y = b x + a y - a b + (x - a)(y - b), with a and b in the middles of the intervals.
+
+        The last product lies between -v ** 2 / 4 and u ** 2 / 4, with u and v the mixtures' largest absolute values.
+        """
         (a, x_radius), (b, y_radius) = (_ball(ends) for ends in inputs)
+        most = least = x_radius * y_radius
+        if mixtures:
+            u, v = (torch.maximum(lower.abs(), upper.abs()) for lower, upper in mixtures)
+            most, least = torch.minimum(most, u.square() / 4), torch.minimum(least, v.square() / 4)
         size = (a.abs() + x_radius) * (b.abs() + y_radius)
-        return _stacked([b, a], -a * b, x_radius * y_radius, size)
+        return _stacked([b, a], (most - least) / 2 - a * b, (most + least) / 2, size)
+
+    def mixed(self, *inputs: Interval) -> list[Tensor]:
+        """u = s (x - a) + (y - b) / s and v = s (x - a) - (y - b) / s, where s gives both terms one radius.
+
+        Where x and y depend on the same inputs, one of them or both vary less than their terms do.
+        """
+        (a, x_radius), (b, y_radius) = (_ball(ends) for ends in inputs)
+        s = (y_radius / x_radius).sqrt()
+        s = torch.where(s.isfinite() & (s > 0), s, 1.0)
+        none = torch.zeros_like(s)
+        return [torch.stack([s, sign / s, -s * a - sign * b / s, none], 1) for sign in (1.0, -1.0)]
 
     def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
         return writer.operator("Mul", inputs, name)
@@ -85,19 +104,19 @@ class Quotient(Planar):
         low, high = torch.where(around, -torch.inf, corners.amin(0)), torch.where(around, torch.inf, corners.amax(0))
         return _unbounded_nan(low, high)
 
-    def mixed(self, *inputs: Interval) -> Tensor:
+    def mixed(self, *inputs: Interval) -> list[Tensor]:
         """x - q y, with q the quotient of the middles: where x and y grow together, it varies less than either."""
         (a, _), (b, _) = (_ball(ends) for ends in inputs)
         q, zero = a / b, torch.zeros_like(a)
-        return torch.stack([zero + 1.0, -q, zero, zero], 1)
+        return [torch.stack([zero + 1.0, -q, zero, zero], 1)]
 
-    def plane(self, *inputs: Interval, mixture: Interval | None = None) -> Tensor:
+    def plane(self, *inputs: Interval, mixtures: Sequence[Interval] = ()) -> Tensor:
         """x / y = q + (x - q y) / b - (x - q y)(y - b) / (b y), with b the middle of y's interval."""
         (yl, yu), ((a, x_radius), (b, y_radius)) = inputs[1], (_ball(ends) for ends in inputs)
         q = a / b
         reach = x_radius + q.abs() * y_radius
-        if mixture is not None:
-            reach = torch.minimum(reach, torch.maximum(mixture[0].abs(), mixture[1].abs()))
+        for lower, upper in mixtures:
+            reach = torch.minimum(reach, torch.maximum(lower.abs(), upper.abs()))
         least = torch.where(yl > 0, yl, torch.where(yu < 0, -yu, 0.0))
         size = (a.abs() + x_radius + q.abs() * (b.abs() + y_radius)) / least
         return _stacked([1 / b, -q / b], q, reach * y_radius / (b.abs() * least), size)
@@ -127,7 +146,7 @@ class Power(Planar):
             low = torch.where(around, 0.0, low)
         return _unbounded_nan(low, high)
 
-    def plane(self, *inputs: Interval, mixture: Interval | None = None) -> Tensor:
+    def plane(self, *inputs: Interval, mixtures: Sequence[Interval] = ()) -> Tensor:
         """A line with the chord's slope s: x ** n - s x has its extremes at the ends or where n x ** (n - 1) = s."""
         (lower, upper), n = inputs[0], self.exponent
         ends, width = (self.forward(lower), self.forward(upper)), upper - lower
