@@ -221,6 +221,20 @@ def test_what_cannot_deal_with_products_says_so_in_one_sentence(tmp_path: Path) 
         verify_vnnlib_with_certificates(tmp_path)
 
 
+def test_the_plane_of_a_product_sees_what_its_factors_share() -> None:
+    """x times x lies above its tangent, and x times -x below: one side of the plane's error is gone."""
+    ends = (torch.tensor([1.0]).double(), torch.tensor([3.0]).double())
+    product = NODES["product"]
+    assert isinstance(product, Product)
+    u, v = product.mixed(ends, ends)
+    assert bool((u[:, 0] == u[:, 1]).all())
+    assert bool((v[:, 0] == -v[:, 1]).all())
+    wide, nothing = (torch.tensor([-2.0]).double(), torch.tensor([2.0]).double()), (torch.zeros(1).double(),) * 2
+    plain, better = product.plane(ends, ends), product.plane(ends, ends, mixtures=[wide, nothing])
+    assert float(plain[0, -1]) == pytest.approx(1.0)
+    assert float(better[0, -1]) == pytest.approx(0.5)
+
+
 def verify_vnnlib_with_certificates(folder: Path) -> None:
     spec = folder / "spec.vnnlib"
     spec.write_text(vnnlib([0.0] * 6, [0.01] * 6, 3, "(>= Y_0 1000.0)"))
@@ -242,6 +256,13 @@ def test_zero_over_zero_at_some_points_is_no_reason_to_refuse_a_network(tmp_path
     g.add("Div", x, g.add("MatMul", x, g.number(np.ones((2, 1), np.float32))))
     model = load_onnx(g.save(tmp_path / "net.onnx", [1, 2]))
     torch.testing.assert_close(model(torch.tensor([[1.0, 3.0]])), torch.tensor([[0.25, 0.75]]))
+
+
+def test_infinity_on_both_sides_is_no_reason_either(tmp_path: Path) -> None:
+    g = Graph([1, 2])
+    g.add("Div", g.number(np.array([-2.0, 3.0], np.float32)), g.last)
+    model = load_onnx(g.save(tmp_path / "net.onnx", [1, 2]))
+    torch.testing.assert_close(model(torch.tensor([[4.0, 6.0]])), torch.tensor([[-0.5, 0.5]]))
 
 
 def test_a_network_that_is_no_number_anywhere_is_refused(tmp_path: Path) -> None:
