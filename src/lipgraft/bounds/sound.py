@@ -1,12 +1,13 @@
 """Bounds that hold in real numbers although they are computed in floating point.
 
 Backward substitution is a chain of sums of products. Let B stand for the rows with absolute values everywhere: |C| at
-the target, B |W| through an affine node, B times the steeper line's slope through an activation. A sum of n products in
-any order errs by at most gamma_n = n u / (1 - n u) times the sum of the absolute values, so the computed rows differ
-from exact ones by at most delta B, where delta grows by one gamma_n per node. Constants and the minimum over the box
-are sums of the same kind. All in all the bound errs by at most delta times what the absolute rows make of the absolute
-constants and inputs; and that is |C| times the *magnitude* of the target: the network with absolute values everywhere,
-evaluated once per box, forward. A multiplier beta of a neuron adds beta times that neuron's magnitude.
+the target, B |W| through an affine node, B times the steeper line's slope through an activation, B times the slopes of
+its plane through a product. A sum of n products in any order errs by at most gamma_n = n u / (1 - n u) times the sum of
+the absolute values, so the computed rows differ from exact ones by at most delta B, where delta grows by one gamma_n
+per node. Constants and the minimum over the box are sums of the same kind. All in all the bound errs by at most delta
+times what the absolute rows make of the absolute constants and inputs; and that is |C| times the *magnitude* of the
+target: the network with absolute values everywhere, evaluated once per box, forward. A multiplier beta of a neuron adds
+beta times that neuron's magnitude.
 
 This holds for every order of summation, and so on every device, but not for reduced precision (TF32) or fast transforms
 (Winograd): those are not used in double precision. Double precision makes the error small enough to be given away:
