@@ -363,3 +363,18 @@ def products_of_results(path: Path, opset: int) -> Path:
     g.add("Relu")
     g.add("Gemm", g.last, g.random(5, 3), g.random(3))
     return g.save(path, [1, 3])
+
+
+@case
+def waves_and_steps(path: Path, opset: int) -> Path:
+    """Sines, cosines and whole numbers, and what they are multiplied with."""
+    g = Graph([1, 6], opset=opset)
+    x = g.last
+    angle = g.add("MatMul", x, g.random(6, 4))
+    wave = g.add("Mul", g.add("Sin", angle), g.add("Cos", g.add("MatMul", x, g.random(6, 4))))
+    turns = g.add("Floor", g.add("MatMul", x, g.random(6, 4, scale=2.0)))
+    g.add("Concat", wave, turns, axis=1)
+    g.add("Gemm", g.last, g.random(8, 5), g.random(5))
+    g.add("Relu")
+    g.add("Gemm", g.last, g.random(5, 3), g.random(3))
+    return g.save(path, [1, 3])

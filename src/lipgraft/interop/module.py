@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipgraft.network import Builder, Power, Product, Quotient, Ref, lowers_module
+from lipgraft.network import Builder, Planar, Ref, lowers_module
 
 INPUT = ""
 """The name under which steps read the network's input; no layer has it."""
@@ -109,47 +110,23 @@ class Difference(nn.Module):
         return x - other
 
 
-class Times(nn.Module):
-    """The product of two results of the same shape."""
+class Applied(nn.Module):
+    """A node that is neither affine nor an activation, of results of the same shape. fields: the node's own."""
 
-    def forward(self, x: Tensor, other: Tensor) -> Tensor:
-        return x * other
-
-
-@lowers_module(Times)
-def times(build: Builder, module: Times, x: Ref, other: Ref) -> Ref:
-    return build.add(Product, x, other)
-
-
-class Over(nn.Module):
-    """The quotient of two results of the same shape."""
-
-    def forward(self, x: Tensor, other: Tensor) -> Tensor:
-        return x / other
-
-
-@lowers_module(Over)
-def over(build: Builder, module: Over, x: Ref, other: Ref) -> Ref:
-    return build.add(Quotient, x, other)
-
-
-class ToThePower(nn.Module):
-    """x ** exponent, an integer other than 0 and 1."""
-
-    def __init__(self, exponent: int) -> None:
+    def __init__(self, kind: type[Planar], **fields: Any) -> None:
         super().__init__()
-        self.exponent = exponent
+        self.kind, self.fields = kind, fields
 
     def extra_repr(self) -> str:
-        return f"exponent={self.exponent}"
+        return ", ".join([self.kind.__name__, *(f"{name}={value}" for name, value in self.fields.items())])
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.pow(self.exponent)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.kind("", (), (), **self.fields).forward(*inputs)
 
 
-@lowers_module(ToThePower)
-def to_the_power(build: Builder, module: ToThePower, x: Ref) -> Ref:
-    return build.add(Power, x, exponent=module.exponent)
+@lowers_module(Applied)
+def applied(build: Builder, module: Applied, *inputs: Ref) -> Ref:
+    return build.add(module.kind, *inputs, **module.fields)
 
 
 class _Constant(nn.Module):

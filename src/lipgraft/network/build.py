@@ -62,8 +62,8 @@ def _refuse_products(network: Network) -> None:
     found = next((node.name for node in network.nodes if isinstance(node, Planar)), None)
     if found is not None:
         raise UnsupportedOperationError(
-            f"node {found!r} multiplies results of the network with each other, or takes a power of one; such networks "
-            "can be bounded, verified and exported, and nothing else."
+            f"node {found!r} multiplies results of the network with each other, or is a power, sine or floor of one; "
+            "such networks can be bounded, verified and exported, and nothing else."
         )
 
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.interop.importer import Call, Value, imports
-from lipgraft.interop.module import Difference, Divide, Multiply, Over, Shift, Sum, Times, ToThePower, Unshift
+from lipgraft.interop.module import Applied, Difference, Divide, Multiply, Shift, Sum, Unshift
 from lipgraft.interop.onnx_file import Shape
+from lipgraft.network import Cosine, Floor, Power, Product, Quotient, Sine
 
 POWERS = (-4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8)  # exponents; larger ones soon overflow
 
@@ -37,7 +38,7 @@ def mul(call: Call) -> Value:
     one, other = call.inputs[0], call.inputs[1]
     if isinstance(one, Value) and isinstance(other, Value):
         same = (one.layer, one.shape) == (other.layer, other.shape)
-        return _power(call, one, 2) if same else together(call, Times(), one, other)
+        return _power(call, one, 2) if same else together(call, Applied(Product), one, other)
     return _with_constant(call, Multiply, 0 if isinstance(call.inputs[0], Value) else 1)
 
 
@@ -47,7 +48,7 @@ def div(call: Call) -> Value:
     if not isinstance(other, Value):
         return _with_constant(call, Divide, 0)
     if isinstance(one, Value):
-        return together(call, Over(), one, other)
+        return together(call, Applied(Quotient), one, other)
     return shifted(call, Multiply, _power(call, other, -1), one)
 
 
@@ -66,7 +67,14 @@ def power(call: Call) -> Value:
 
 
 def _power(call: Call, value: Value, exponent: int) -> Value:
-    return value if exponent == 1 else call.emit(ToThePower(exponent), value, shape=value.shape)
+    return value if exponent == 1 else call.emit(Applied(Power, exponent=exponent), value, shape=value.shape)
+
+
+@imports("Sin", "Cos", "Floor")
+def function(call: Call) -> Value:
+    kind = {"Sin": Sine, "Cos": Cosine, "Floor": Floor}[call.node.op_type]
+    value = call.value()
+    return call.emit(Applied(kind), value, shape=value.shape)
 
 
 @imports("Neg")

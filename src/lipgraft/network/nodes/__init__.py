@@ -8,7 +8,7 @@ from lipgraft.network.nodes.linear import Linear
 from lipgraft.network.nodes.max_pool import MaxPool
 from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape
 from lipgraft.network.nodes.pick import Pick
-from lipgraft.network.nodes.planar import Planar, Power, Product, Quotient
+from lipgraft.network.nodes.planar import Cosine, Floor, Planar, Power, Product, Quotient, Sine
 
 __all__ = [
     "Activation",
@@ -17,6 +17,8 @@ __all__ = [
     "Cache",
     "Conv",
     "ConvTranspose",
+    "Cosine",
+    "Floor",
     "Graft",
     "Input",
     "Linear",
@@ -31,4 +33,5 @@ __all__ = [
     "Reshape",
     "Scale",
     "Shape",
+    "Sine",
 ]

@@ -1,4 +1,4 @@
-"""Products, quotients and powers: neither affine nor activations, so each is enclosed between two parallel planes.
+"""Products, quotients, powers and the like, neither affine nor activations: each lies between two parallel planes.
 
 A plane is found anew for every box, from the intervals of the node's inputs. The smaller they are, the closer are the
 planes: halving a box brings them four times as close.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -166,6 +167,72 @@ class Power(Planar):
     def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
         exponent = writer.constant(f"{name}_exponent", torch.tensor(float(self.exponent)))
         return writer.operator("Pow", [*inputs, exponent], name)
+
+
+@dataclass(frozen=True, eq=False)
+class Sine(Planar):
+    """sin x. Its second derivative is at most 1, and so is its slope."""
+
+    operator: ClassVar[str] = "Sin"
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].sin()
+
+    def slope(self, x: Tensor) -> Tensor:
+        return x.cos()
+
+    def interval(self, *inputs: Interval) -> Interval:
+        """The value in the middle, give or take the radius, and never beyond 1."""
+        middle, radius = _ball(inputs[0])
+        value = self.forward(middle)
+        low, high = (value - radius).clamp(min=-1.0), (value + radius).clamp(max=1.0)
+        return _unbounded_nan(low, high)
+
+    def plane(self, *inputs: Interval, mixtures: Sequence[Interval] = ()) -> Tensor:
+        """The tangent in the middle, off by up to half the radius squared; on wide intervals all between -1 and 1."""
+        middle, radius = _ball(inputs[0])
+        value, slope, error = self.forward(middle), self.slope(middle), radius.square() / 2
+        narrow = error < 1
+        slope, constant = torch.where(narrow, slope, 0.0), torch.where(narrow, value - slope * middle, 0.0)
+        return _stacked([slope], constant, error.clamp(max=1.0), 1.0 + middle.abs() + radius)
+
+    def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
+        return writer.operator(self.operator, inputs, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Cosine(Sine):
+    """cos x."""
+
+    operator: ClassVar[str] = "Cos"
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].cos()
+
+    def slope(self, x: Tensor) -> Tensor:
+        return -x.sin()
+
+
+@dataclass(frozen=True, eq=False)
+class Floor(Planar):
+    """The largest whole number that is not above x: a constant where the interval reaches no other."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].floor()
+
+    def interval(self, *inputs: Interval) -> Interval:
+        lower, upper = inputs[0]
+        return _unbounded_nan(lower.floor(), upper.floor())
+
+    def plane(self, *inputs: Interval, mixtures: Sequence[Interval] = ()) -> Tensor:
+        """x - 1/2, give or take 1/2."""
+        low, high = self.interval(*inputs)
+        jumps = (low != high).to(low.dtype)
+        size = torch.maximum(low.abs(), high.abs()) + 1.0
+        return _stacked([jumps], torch.where(low == high, low, -0.5), jumps / 2, size)
+
+    def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
+        return writer.operator("Floor", inputs, name)
 
 
 def _ball(ends: Interval) -> Interval:
