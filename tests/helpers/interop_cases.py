@@ -342,3 +342,39 @@ def limits_and_images_that_grow(path: Path, opset: int) -> Path:
     g.add("Flatten")
     g.add("MatMul", g.last, g.random(648, 3, scale=0.1))
     return g.save(path, [1, 3])
+
+
+@case
+def products_of_results(path: Path, opset: int) -> Path:
+    """A quadratic form, a product of different factors that broadcasts, shares of a sum, powers, a mask."""
+    g = Graph([1, 6], opset=opset)
+    x = g.last
+    form = g.add("Mul", x, g.add("MatMul", x, g.random(6, 6)))
+    hidden = g.add("Relu", g.add("Add", g.add("MatMul", x, g.random(6, 4)), g.number(np.full(4, 2.0, np.float32))))
+    cube = g.add("Pow", hidden, g.number(np.float32(3.0)))
+    total = g.add("MatMul", cube, g.number(np.ones((4, 1), np.float32)))
+    shares = g.add("Div", cube, g.add("Add", total, g.number(np.float32(1.0))))
+    square = g.add("Mul", hidden, hidden)
+    inverse = g.add("Div", g.number(np.float32(2.0)), g.add("Add", square, g.number(np.float32(1.0))))
+    inverse = g.add("Add", inverse, g.add("Reciprocal", g.add("Add", hidden, g.number(np.float32(3.0)))))
+    one = g.add("MatMul", x, g.random(6, 1))
+    g.add("Concat", form, shares, g.add("Mul", inverse, one), axis=1)
+    g.add("Gemm", g.last, g.random(14, 5), g.random(5))
+    g.add("Relu")
+    g.add("Gemm", g.last, g.random(5, 3), g.random(3))
+    return g.save(path, [1, 3])
+
+
+@case
+def waves_and_steps(path: Path, opset: int) -> Path:
+    """Sines, cosines and whole numbers, and what they are multiplied with."""
+    g = Graph([1, 6], opset=opset)
+    x = g.last
+    angle = g.add("MatMul", x, g.random(6, 4))
+    wave = g.add("Mul", g.add("Sin", angle), g.add("Cos", g.add("MatMul", x, g.random(6, 4))))
+    turns = g.add("Floor", g.add("MatMul", x, g.random(6, 4, scale=2.0)))
+    g.add("Concat", wave, turns, axis=1)
+    g.add("Gemm", g.last, g.random(8, 5), g.random(5))
+    g.add("Relu")
+    g.add("Gemm", g.last, g.random(5, 3), g.random(3))
+    return g.save(path, [1, 3])

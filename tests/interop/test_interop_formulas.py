@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from interop_cases import Graph
-from lipgraft.errors import UnsupportedOperationError
 from lipgraft.interop import load_onnx
-from lipgraft.network import trace
+from lipgraft.network import Product, trace
 
 
 def number(g: Graph, value: float) -> str:
@@ -69,9 +68,10 @@ def test_a_formula_is_read_as_the_activation_that_it_is(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("factor", [0.4, 0.6])
-def test_a_formula_with_another_number_is_refused(factor: float, tmp_path: Path) -> None:
+def test_a_formula_with_another_number_is_a_product(factor: float, tmp_path: Path) -> None:
     g = Graph([1, 5])
     z = g.last
     g.add("Mul", z, g.add("Sigmoid", g.add("Mul", z, number(g, factor))))
-    with pytest.raises(UnsupportedOperationError, match="multiplies two results"):
-        load_onnx(g.save(tmp_path / "net.onnx", [1, 5]))
+    network = trace(load_onnx(g.save(tmp_path / "net.onnx", [1, 5])), (5,), products=True)
+    assert [node.kind for _, node in network.activations()] == ["sigmoid"]
+    assert any(isinstance(node, Product) for node in network.nodes)

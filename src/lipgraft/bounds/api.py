@@ -110,7 +110,9 @@ def bound(
 
 def _network(model: nn.Module | Network, box: Box) -> Network:
     """The graph of the model, which has been seen to agree with it in the boxes."""
-    return model if isinstance(model, Network) else trace_within(subject(model), box.lower, box.upper)
+    if isinstance(model, Network):
+        return model
+    return trace_within(subject(model), box.lower, box.upper, products=True)
 
 
 def _bound(

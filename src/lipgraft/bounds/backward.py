@@ -20,7 +20,7 @@ from lipgraft.bounds.geometry import Plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.relaxations import Lines
 from lipgraft.bounds.windows import cut, flattened, inside, pick, spread, widen
-from lipgraft.network.graph import Activation, Add, Affine, Network
+from lipgraft.network.graph import Activation, Add, Affine, Network, Planar
 from lipgraft.network.nodes import Cache
 from lipgraft.network.window import Window, channels_last
 
@@ -31,7 +31,8 @@ class Relaxed:
 
     shifts: coefficients (B, G, S, *shape) to add to those of an activation's input, by the activation's position: this
     is how constraints on neurons enter, as multipliers. Only for rows on whole layers.
-    errors: (B, *shape) by position, how far a node's value may be from what it computes of its inputs.
+    errors: (B, *shape) by position, how far a node's value may be from what it computes of its inputs; of a product or
+        power its `Planar.plane`.
     cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
     """
 
@@ -90,6 +91,8 @@ class Substitution:
 
     def _through(self, i: int, rows: Rows, const: Tensor, waiting: dict[int, Rows]) -> Tensor:
         node = self.network.nodes[i]
+        if isinstance(node, Planar):
+            return self._planar(i, node, rows, const, waiting)
         if i in self.relaxed.errors:
             const = const - _dot(self._cleaned(i, rows).abs(), self._values(i, "error", self.relaxed.errors[i], rows))
         if isinstance(node, Activation):
@@ -101,6 +104,17 @@ class Substitution:
         elif isinstance(node, Affine):
             rows, const = self._affine(i, node, rows, const)
             self._arrive(waiting, node.inputs[0], rows)
+        return const
+
+    def _planar(self, i: int, node: Planar, rows: Rows, const: Tensor, waiting: dict[int, Rows]) -> Tensor:
+        """Through the plane; every unit of a coefficient costs the plane's error."""
+        data = self._cleaned(i, rows)
+        *slopes, constant, error = self.relaxed.errors[i].unbind(1)
+        const = const + _dot(data, self._values(i, "constant", constant, rows))
+        const = const - _dot(data.abs(), self._values(i, "error", error, rows))
+        for number, (j, slope) in enumerate(zip(node.inputs, slopes, strict=True)):
+            back = data * self._values(i, f"slope {number}", slope, rows)
+            self._arrive(waiting, j, Rows(back, rows.window, spare=True))
         return const
 
     def _arrive(self, waiting: dict[int, Rows], j: int, rows: Rows) -> None:

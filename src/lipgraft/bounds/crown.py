@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Literal
@@ -20,21 +19,22 @@ from lipgraft.bounds.relaxations import Lines, relax, unstable
 from lipgraft.bounds.sound import Rounding, evaluation_error, guard, guard_lower, guard_upper, outward, unbounded_like
 from lipgraft.box import Box
 from lipgraft.network import evaluate
-from lipgraft.network.graph import Activation, Network
+from lipgraft.network.graph import Activation, Network, Planar
 from lipgraft.network.nodes import Cache
 
 Work = Callable[[slice, Tensor, Tensor], Tensor]
 """(problems, index (B, S), signs (B, G, S)) -> lower bounds of sign * neuron, (B, G, S)."""
 
-
 Neurons = Literal["needed", "all"]
+NEGLIGIBLE = 2.0**-20  # of a layer's largest number: an interval of this width is as good as a point
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A batch of boxes with the interval of every node and the lines of every activation: ready for specifications.
 
-    rounding: of sound bounds, how far they may be off; errors: how far hardware may be off at a node, by its position.
+    rounding: of sound bounds, how far they may be off; errors: how far hardware may be off at a node, by its position,
+    and the planes of products (see `Relaxed`).
     """
 
     network: Network
@@ -79,7 +79,7 @@ def prepare(
         precision, and the bounds of neurons are numbers of this type, in which somebody searches with them.
     hardware: of the network as float32 hardware evaluates it. For sound bounds.
     """
-    rounding = None if sound_for is None else Rounding(network)
+    rounding: Rounding | None = None
     exact = interval_is_exact(network)
     readers: dict[int, list[Activation]] = {}
     for _, act in network.activations():
@@ -87,8 +87,45 @@ def prepare(
     intervals: list[Interval] = []
     lines: dict[int, Lines] = {}
     errors: dict[int, Tensor] = {}
+    off: dict[int, Tensor] = {}  # how far hardware is
     inner: list[Tensor] | None = None
+
+    def layer(i: int) -> Layer:
+        nonlocal inner
+        inner = evaluate(network, box.centre) if inner is None else inner
+        return Layer(network, i, readers.get(i, []), intervals, lines, inner[i], late, errors)
+
+    def widened(i: int, interval: Interval) -> Interval:
+        """By what rounding, and the hardware, may add to sound bounds."""
+        if rounding is None or sound_for is None or i == 0:
+            return interval
+        slack = rounding.slack(i) + off[i] if i in off else rounding.slack(i)
+        return outward(interval, slack, sound_for if i in readers else torch.float64)
+
+    def factor(i: int, others: Sequence[Interval]) -> Interval:
+        """A factor of a product, tightened where it and all others vary: elsewhere the product is a line."""
+        wanted = torch.stack([_varies(*interval) for interval in (intervals[i], *others)]).all(0)
+        return widened(i, layer(i).both(guard(*intervals[i]), wanted))
+
+    def mixtures(i: int, node: Planar) -> list[Interval]:
+        """The intervals of the mixtures of its inputs that a product or quotient asks for."""
+        before, found = [intervals[j] for j in node.inputs], []
+        wanted = torch.stack([_varies(*interval) for interval in before]).all(0)
+        free = torch.full_like(before[0][0], torch.inf)
+        for mixed in node.mixed(*before):
+            errors[i] = mixed  # in the place of its plane
+            interval = layer(i).both((-free, free), wanted)
+            if rounding is not None:
+                interval = outward(interval, rounding.through(node, None, before[0], mixed).slack(i), torch.float64)
+            found.append(interval)
+        return found
+
     for i, node in enumerate(network.nodes):
+        if isinstance(node, Planar):
+            for j in dict.fromkeys(node.inputs) if backward else ():
+                if not exact[j]:
+                    intervals[j] = factor(j, [intervals[k] for k in node.inputs if k != j])
+            errors[i] = node.plane(*(intervals[j] for j in node.inputs), mixtures=mixtures(i, node) if backward else ())
         lb, ub = interval_step(node, [intervals[j] for j in node.inputs], box)
         if isinstance(node, Activation):
             pre = intervals[node.inputs[0]]
@@ -96,26 +133,30 @@ def prepare(
             lines[i] = relax(node, *pre)
         error = evaluation_error(node, [intervals[j] for j in node.inputs]) if hardware and node.inputs else None
         if error is not None:
-            errors[i] = error
+            off[i] = error
+            if isinstance(node, Planar):
+                errors[i][:, -1] += error
+            else:
+                errors[i] = error
         if rounding is not None and node.inputs:
-            rounding = rounding.through(node, lines.get(i), intervals[node.inputs[0]], error)
-        elif rounding is not None:
-            rounding = rounding.after((lb, ub))
+            rounding = rounding.through(node, lines.get(i), intervals[node.inputs[0]], errors.get(i))
+        elif sound_for is not None:
+            rounding = Rounding.of(network, (lb, ub))
         known = [layers[act.name] for act in readers.get(i, []) if layers is not None and act.name in layers]
         if known:
             lb, ub = guard(*(end.to(box.lower) for end in known[0]))
         elif i in readers:
             lb, ub = guard(lb, ub)
             if backward and not exact[i]:
-                if inner is None:
-                    inner = evaluate(network, box.centre)
-                layer = Layer(network, i, readers[i], intervals, lines, inner[i], late, errors)
-                lb, ub = layer.refined((lb, ub), everything=neurons == "all")
-        if rounding is not None and sound_for is not None and node.inputs:
-            slack = rounding.slack(i) if error is None else rounding.slack(i) + error
-            lb, ub = outward((lb, ub), slack, sound_for if i in readers else torch.float64)
-        intervals.append((lb, ub))
+                lb, ub = layer(i).refined((lb, ub), everything=neurons == "all")
+        intervals.append(widened(i, (lb, ub)))
     return Prepared(network, box, intervals, lines, rounding, errors)
+
+
+def _varies(lower: Tensor, upper: Tensor) -> Tensor:
+    """Which neurons have an interval that is more than a number with its rounding error: (B, *shape), boolean."""
+    size = torch.maximum(lower.abs(), upper.abs()).flatten(1).amax(1).reshape(-1, *[1] * (lower.ndim - 1))
+    return ~(upper - lower <= NEGLIGIBLE * size)
 
 
 def specification_bounds(prepared: Prepared, C: Tensor, record: dict[int, Tensor] | None = None) -> Tensor:
@@ -161,6 +202,25 @@ class Layer:
         bound, and the upper one then does not matter. So the telling side comes first, and the other side only for
         neurons that are unstable still.
         """
+        path, work = plan(self.network, self.target), self._work()
+        if everything:
+            return self.both(interval, torch.ones_like(self.inner, dtype=torch.bool))
+        index, real = self._needed(interval)
+        if not all(act.curve.one_sided for act in self.readers):
+            return self._tightened(interval, index, self._both(index) * real, path.floats, work)
+        telling = torch.where(self.inner.flatten(1) > 0, 1.0, -1.0).to(self.inner)
+        interval = self._tightened(interval, index, telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
+        index, real = self._needed(interval)
+        return self._tightened(interval, index, -telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
+
+    def both(self, interval: Interval, wanted: Tensor) -> Interval:
+        """Both bounds of the wanted neurons, (B, *shape), boolean."""
+        index, real = positions(wanted.flatten(1))
+        signs = self._both(index) * real.unsqueeze(1).to(self.inner)
+        return self._tightened(interval, index, signs, plan(self.network, self.target).floats, self._work())
+
+    def _work(self) -> Work:
+        """Bounds by backward substitution."""
         path = plan(self.network, self.target)
         kept: dict[int, tuple[slice, Relaxed]] = {}  # by thread
         kernels: Cache = {}
@@ -175,17 +235,7 @@ class Layer:
                 kept[get_ident()] = problems, relaxed
             return neuron_bounds(self.network, path, relaxed, index, signs)
 
-        if everything:
-            size = math.prod(self.network.nodes[self.target].shape)
-            index = torch.arange(size, device=self.inner.device).expand(len(self.inner), -1)
-            return self._tightened(interval, index, self._both(index), path.floats, work)
-        index, real = self._needed(interval)
-        if not all(act.curve.one_sided for act in self.readers):
-            return self._tightened(interval, index, self._both(index) * real, path.floats, work)
-        telling = torch.where(self.inner.flatten(1) > 0, 1.0, -1.0).to(self.inner)
-        interval = self._tightened(interval, index, telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
-        index, real = self._needed(interval)
-        return self._tightened(interval, index, -telling.gather(1, index).unsqueeze(1) * real, path.floats, work)
+        return work
 
     def _needed(self, interval: Interval) -> tuple[Tensor, Tensor]:
         """Places of the neurons that some activation finds unstable, (B, S); 1 for them, 0 for fillers, (B, 1, S)."""

@@ -17,7 +17,7 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.neurons import positions
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import SPARE, Rounding
-from lipgraft.network.graph import Activation, Graft, Input, Network
+from lipgraft.network.graph import Activation, Graft, Input, Network, Planar
 from lipgraft.rounding import round_down, round_up
 
 CURVE_LIVE = 3  # how many times as many numbers as a kink a curve keeps for its lines and their gradient, about
@@ -109,11 +109,11 @@ class Layout:
 
     @cached_property
     def bias(self) -> Tensor:
-        """(size + 1,): each pre-activation's value when all activations and the input are zero."""
+        """(size + 1,): each pre-activation's value when all activations, products and the input are zero."""
         zero = self._like()
         values: list[Tensor] = []
         for node in self.network.nodes:
-            if isinstance(node, Input | Activation):
+            if isinstance(node, Input | Activation | Planar):
                 values.append(zero.new_zeros(1, *node.shape))
             else:
                 values.append(node.forward(*(values[j] for j in node.inputs)))
@@ -169,6 +169,11 @@ class NeuronBounds:
         if rounding is not None:
             sizes = {i: rounding.magnitude[node.inputs[0]] for i, node in nodes.items()}
             slack = F.pad(flat(sizes) * (SPARE * rounding.share(target)), (0, 1))
+        planes = {
+            i: node.plane(*(intervals[j] for j in node.inputs))
+            for i, node in enumerate(layout.network.nodes)
+            if isinstance(node, Planar) and i in layout.path.windows
+        }
         loose = flat({i: unstable(node, *pre[i]) for i, node in nodes.items()}).bool()
         return NeuronBounds(
             layout=layout,
@@ -178,7 +183,7 @@ class NeuronBounds:
             open=positions(loose, layout.size)[0],
             slack=slack,
             target_slack=None if rounding is None else rounding.slack(target),
-            errors={i: error for i, error in (errors or {}).items() if i in layout.path.windows},
+            errors=planes | {i: error for i, error in (errors or {}).items() if i in layout.path.windows},
         )
 
     @cached_property

@@ -12,7 +12,7 @@ from torch import Tensor
 from lipgraft.bounds.layout import NeuronBounds
 from lipgraft.bounds.relaxations import relax
 from lipgraft.bounds.splits import clamped
-from lipgraft.network.graph import Linear
+from lipgraft.network.graph import Activation, Input, Linear
 
 
 class OneLayer:
@@ -50,7 +50,8 @@ class OneLayer:
     @staticmethod
     def fits(bounds: NeuronBounds) -> bool:
         layout = bounds.layout
-        return len(layout.network.nodes) == 4 and not layout.curved
+        kinds = [type(node) for node in layout.network.nodes]
+        return kinds == [Input, Linear, Activation, Linear] and not layout.curved
 
     def _of_open(self, values: Tensor) -> Tensor:
         """(R, N) -> (R, U), zero for fillers."""

@@ -1,12 +1,13 @@
 """What a bound must be before it proves anything: finite, and true in real numbers although floating point computed it.
 
 Backward substitution is a chain of sums of products. Let B stand for the rows with absolute values everywhere: |C| at
-the target, B |W| through an affine node, B times the steeper line's slope through an activation. A sum of n products in
-any order errs by at most gamma_n = n u / (1 - n u) times the sum of the absolute values, so the computed rows differ
-from exact ones by at most delta B, where delta grows by one gamma_n per node. Constants and the minimum over the box
-are sums of the same kind. All in all the bound errs by at most delta times what the absolute rows make of the absolute
-constants and inputs; and that is |C| times the *magnitude* of the target: the network with absolute values everywhere,
-evaluated once per box, forward. A multiplier beta of a neuron adds beta times that neuron's magnitude.
+the target, B |W| through an affine node, B times the steeper line's slope through an activation, B times the slopes of
+its plane through a product. A sum of n products in any order errs by at most gamma_n = n u / (1 - n u) times the sum of
+the absolute values, so the computed rows differ from exact ones by at most delta B, where delta grows by one gamma_n
+per node. Constants and the minimum over the box are sums of the same kind. All in all the bound errs by at most delta
+times what the absolute rows make of the absolute constants and inputs; and that is |C| times the *magnitude* of the
+target: the network with absolute values everywhere, evaluated once per box, forward. A multiplier beta of a neuron adds
+beta times that neuron's magnitude.
 
 This holds for every order of summation, and so on every device, but not for reduced precision (TF32) or fast transforms
 (Winograd): those are not used in double precision. Double precision makes the error small enough to be given away:
@@ -19,14 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.relaxations import Lines
-from lipgraft.network.graph import Activation, Graft, Network, Node, Pad, Pick, Reshape
+from lipgraft.network.graph import Activation, Graft, Network, Node, Pad, Pick, Planar, Reshape
 from lipgraft.rounding import round_down
 
 UNIT = 2.0**-53
@@ -73,23 +73,31 @@ def proved(lower: Tensor) -> Tensor:
 class Rounding:
     """How large the numbers of a batch of boxes are, and so how far their bounds may be off. In double precision.
 
+    counts: for each node, the roundings on the longest way from the input to it.
+    zero_is_zero: a magnitude of zero means that nothing but zeros was added up: no product can have been flushed.
     magnitude: of every node so far, (B, *shape). total: (B,), the sum of all magnitudes.
     """
 
-    network: Network
-    magnitude: tuple[Tensor, ...] = ()
-    total: Tensor | float = 0.0
+    counts: tuple[int, ...]
+    zero_is_zero: bool
+    magnitude: tuple[Tensor, ...]
+    total: Tensor
 
-    def after(self, box: Interval) -> Rounding:
+    @staticmethod
+    def of(network: Network, box: Interval) -> Rounding:
         """With the input's magnitude."""
-        return self._with(torch.maximum(box[0].abs(), box[1].abs()))
+        size = torch.maximum(box[0].abs(), box[1].abs())
+        return Rounding(_counts(network), _zero_is_zero(network, size), (size,), size.flatten(1).sum(1))
 
     def through(self, node: Node, lines: Lines | None, pre: Interval, error: Tensor | None) -> Rounding:
         """With the magnitude of the next node; of an activation, with the lines around it.
 
-        pre: the interval of its (first) input; error: see `evaluation_error`.
+        pre: the interval of its (first) input; error: see `evaluation_error`, or the node's plane.
         """
         before = [self.magnitude[j] for j in node.inputs]
+        if isinstance(node, Planar) and error is not None:
+            *slopes, constant, error = error.abs().unbind(1)
+            return self._with(sum((s * b for s, b in zip(slopes, before, strict=True)), constant + error))
         if isinstance(node, Activation) and lines is not None:
             size = _of_activation(node, before[0], lines, pre)
         else:
@@ -99,43 +107,41 @@ class Rounding:
     def _with(self, magnitude: Tensor) -> Rounding:
         return replace(self, magnitude=(*self.magnitude, magnitude), total=self.total + magnitude.flatten(1).sum(1))
 
-    @cached_property
-    def counts(self) -> list[int]:
-        """For each node, the roundings on the longest way from the input to it."""
-        readers = self.network.consumers()
-        out: list[int] = []
-        for i, node in enumerate(self.network.nodes):
-            before = max((out[j] for j in node.inputs), default=0)
-            out.append(before + node.terms + math.prod(node.shape) + len(readers[i]) + PER_NODE)
-        return out
-
     def slack(self, i: int) -> Tensor:
         """What a bound of each neuron of node i gives away: (B, *shape)."""
         size = self.magnitude[i]
         lost = FLUSHED * self.counts[i] * (1.0 + self.total)
-        lost = torch.as_tensor(lost).reshape(-1, *[1] * (size.ndim - 1))
-        error = SPARE * (self.share(i) * size + lost)
-        return torch.where(size == 0, 0.0, error) if self._zero_is_zero else error
+        error = SPARE * (self.share(i) * size + lost.reshape(-1, *[1] * (size.ndim - 1)))
+        return torch.where(size == 0, 0.0, error) if self.zero_is_zero else error
 
     def share(self, i: int) -> float:
         """gamma of the way to node i; twice, as magnitudes are rounded themselves."""
         return 2 * self.counts[i] * UNIT / max(1 - 2 * self.counts[i] * UNIT, UNIT)
 
-    @cached_property
-    def _zero_is_zero(self) -> bool:
-        """Whether a magnitude of zero means that nothing but zeros was added up: no product can have been flushed."""
-        least = _least(self.magnitude[0])
-        for node in self.network.nodes:
-            for value in vars(node).values():
-                for part in vars(value).values() if isinstance(value, Graft) else (value,):
-                    if isinstance(part, Tensor) and part.is_floating_point():
-                        least *= _least(part)
-        return least > 2.0**-900
-
     def at(self, boxes: slice | Tensor) -> Rounding:
         """Of some of the boxes."""
-        total = self.total[boxes] if isinstance(self.total, Tensor) else self.total
-        return replace(self, magnitude=tuple(size[boxes] for size in self.magnitude), total=total)
+        return replace(self, magnitude=tuple(size[boxes] for size in self.magnitude), total=self.total[boxes])
+
+
+def _counts(network: Network) -> tuple[int, ...]:
+    readers = network.consumers()
+    out: list[int] = []
+    for i, node in enumerate(network.nodes):
+        before = max((out[j] for j in node.inputs), default=0)
+        out.append(before + node.terms + math.prod(node.shape) + len(readers[i]) + PER_NODE)
+    return tuple(out)
+
+
+def _zero_is_zero(network: Network, size: Tensor) -> bool:
+    if any(isinstance(node, Planar) for node in network.nodes):
+        return False  # values are multiplied with each other
+    least = _least(size)
+    for node in network.nodes:
+        for value in vars(node).values():
+            for part in vars(value).values() if isinstance(value, Graft) else (value,):
+                if isinstance(part, Tensor) and part.is_floating_point():
+                    least *= _least(part)
+    return least > 2.0**-900
 
 
 def _least(values: Tensor) -> float:
@@ -168,7 +174,10 @@ def evaluation_error(node: Node, inputs: Sequence[Interval]) -> Tensor | None:
     if isinstance(node, Reshape | Pad | Pick):
         return None
     n = node.terms + PER_NODE
-    size = node.absolute(*(torch.maximum(lower.abs(), upper.abs()) for lower, upper in inputs))
+    if isinstance(node, Planar):  # one operation, which errs by a share of its value
+        inputs = [node.interval(*inputs)]
+    sizes = [torch.maximum(lower.abs(), upper.abs()) for lower, upper in inputs]
+    size = sizes[0] if isinstance(node, Planar) else node.absolute(*sizes)
     error = SPARE_SINGLE * (n * SINGLE / (1 - n * SINGLE) * size + n * FLUSHED_SINGLE)
     return torch.where(size + error <= LARGEST_SINGLE, error, torch.inf)  # beyond it a sum, in some order, overflows
 

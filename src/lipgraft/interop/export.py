@@ -40,7 +40,7 @@ def export_onnx(
     input_shape: of one input, without the batch axis; a built or imported model knows its own. check: compare the file
     with the model, through onnxruntime, on random inputs.
     """
-    network = model if isinstance(model, Network) else trace(model, input_shape or shape_of(model))
+    network = model if isinstance(model, Network) else trace(model, input_shape or shape_of(model), products=True)
     network = evenly_padded(network.to(dtype=torch.float32, device="cpu"))
     atomic_write_bytes(path, serialised(network))
     if check and isinstance(model, nn.Module):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipgraft.network import Builder, Ref, lowers_module
+from lipgraft.network import Builder, Planar, Ref, lowers_module
 
 INPUT = ""
 """The name under which steps read the network's input; no layer has it."""
@@ -107,6 +108,25 @@ class Difference(nn.Module):
 
     def forward(self, x: Tensor, other: Tensor) -> Tensor:
         return x - other
+
+
+class Applied(nn.Module):
+    """A node that is neither affine nor an activation, of results of the same shape. fields: the node's own."""
+
+    def __init__(self, kind: type[Planar], **fields: Any) -> None:
+        super().__init__()
+        self.kind, self.fields = kind, fields
+
+    def extra_repr(self) -> str:
+        return ", ".join([self.kind.__name__, *(f"{name}={value}" for name, value in self.fields.items())])
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.kind("", (), (), **self.fields).forward(*inputs)
+
+
+@lowers_module(Applied)
+def applied(build: Builder, module: Applied, *inputs: Ref) -> Ref:
+    return build.add(module.kind, *inputs, **module.fields)
 
 
 class _Constant(nn.Module):

@@ -82,6 +82,8 @@ def _decide(network: Network, regions: list[Region], judge: OnnxRuntime, deadlin
         if late():
             return Split("timeout", None, done)
         boxes = _take(pile, room)
+        if not len(boxes.asked):  # all that was left of the last ones is too narrow
+            continue
         try:
             excess, weight, slopes, clipped = _bounded(network, boxes, questions, sound, late)
         except RuntimeError as error:

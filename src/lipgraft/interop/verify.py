@@ -59,7 +59,7 @@ class Subject:
     @cached_property
     def exact(self) -> Network:
         """The network's graph in double precision."""
-        return trace(deepcopy(self.network).double(), self.network.input_shape).to()
+        return trace(deepcopy(self.network).double(), self.network.input_shape, products=True).to()
 
     @property
     def neurons(self) -> int:

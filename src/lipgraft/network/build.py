@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.evaluation import call, check_module, evaluated, like
-from lipgraft.network.graph import Graft, Network
+from lipgraft.network.graph import Graft, Network, Planar
 from lipgraft.network.lowering import lower
 from lipgraft.network.precision import full_precision
 from lipgraft.network.rewrite import expanded
@@ -26,7 +26,13 @@ _CHECK_SCALES = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 def trace(
-    model: nn.Module, input_shape: Sequence[int], *, check: bool = True, expand: bool = True, fold: bool = True
+    model: nn.Module,
+    input_shape: Sequence[int],
+    *,
+    check: bool = True,
+    expand: bool = True,
+    fold: bool = True,
+    products: bool = False,
 ) -> Network:
     """The graph of a model in evaluation mode. input_shape: of one input, without the batch axis.
 
@@ -34,6 +40,8 @@ def trace(
     merged with a BatchNorm. check: compare the graph with the model on a few random inputs.
     expand: write max pooling as affine nodes and ReLUs, which is what every other part of lipgraft expects.
     fold: merge each BatchNorm with the layer before it; otherwise it is a Scale of its own.
+    products: results of the network may be multiplied with each other (`Planar` nodes), which few parts of lipgraft can
+        deal with; otherwise such a network is refused.
     """
     if not input_shape or any(not isinstance(n, int) or n < 1 for n in input_shape):
         raise SettingsError(f"input_shape must be the positive sizes of one input, got {tuple(input_shape)}.")
@@ -43,18 +51,29 @@ def trace(
         _refresh_weights(model)
         network = lower(traced, _random(model, _EXAMPLES, input_shape), fold)
         network = expanded(network) if expand else network
+        if not products:
+            _refuse_products(network)
         if check:
             _compare(network, model, _anywhere(network, model), boxes=0)
     return network
 
 
-def trace_within(model: nn.Module, lower: Tensor, upper: Tensor) -> Network:
+def trace_within(model: nn.Module, lower: Tensor, upper: Tensor, *, products: bool = False) -> Network:
     """The graph of a model that is asked about boxes: `trace` and `agree`, with one comparison for both."""
-    network = trace(model, tuple(lower.shape[1:]), check=False)
+    network = trace(model, tuple(lower.shape[1:]), check=False, products=products)
     with evaluated(model), full_precision():
         points = _points(model, lower, upper)
         _compare(network, model, torch.cat([points, _anywhere(network, model)]), boxes=len(points))
     return network
+
+
+def _refuse_products(network: Network) -> None:
+    found = next((node.name for node in network.nodes if isinstance(node, Planar)), None)
+    if found is not None:
+        raise UnsupportedOperationError(
+            f"node {found!r} multiplies results of the network with each other, or is a power, sine or floor of one; "
+            "such networks can be bounded, verified and exported, and nothing else."
+        )
 
 
 def _refresh_weights(model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The one representation of a network: a graph of affine nodes and element-wise activations.
+"""The one representation of a network: a graph of affine nodes, element-wise activations and, rarely, products.
 
 Nodes stand in topological order and name their inputs by position. Shapes never include the batch axis. Tensors are
 live references to the module's parameters, so that interval bounds can be differentiated through them and a graph
@@ -24,6 +24,7 @@ from lipgraft.network.nodes import (
     Node,
     Pad,
     Pick,
+    Planar,
     Reshape,
     Scale,
     Shape,
@@ -42,6 +43,7 @@ __all__ = [
     "Node",
     "Pad",
     "Pick",
+    "Planar",
     "Reshape",
     "Scale",
     "Shape",

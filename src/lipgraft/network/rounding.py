@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lipgraft.network.graph import Activation, Affine, Network, Node
+from lipgraft.network.graph import Activation, Affine, Network, Node, Planar
 
 _UNITS = 100
 """By how many units of its size a node may err in a tolerance: more than summation does, because a model may compute
@@ -61,9 +61,9 @@ def _carried(network: Network, values: list[Tensor], own: list[Tensor], power: L
         if isinstance(node, Affine):
             weights = node.magnitude() if power == 1 else node.squared()
             carried = weights.linear(*(error**power for error in before))
-        elif isinstance(node, Activation):
-            z, (error,) = values[node.inputs[0]], before
-            low, high = node.interval((z - error, z + error))
+        elif isinstance(node, Activation | Planar):
+            around = zip((values[j] for j in node.inputs), before, strict=True)
+            low, high = node.interval(*((z - error, z + error) for z, error in around))
             carried = torch.maximum(high - values[i], values[i] - low) ** power
         else:
             carried = node.absolute(*before) ** power
@@ -78,6 +78,8 @@ def _sizes(network: Network, values: list[Tensor]) -> list[Tensor]:
 
 
 def _size(node: Node, value: Tensor, inputs: list[Tensor]) -> Tensor:
+    if isinstance(node, Planar):
+        return value.abs()
     if not isinstance(node, Activation):
         return node.absolute(*(v.abs() for v in inputs))
     size, z = value.abs(), inputs[0].abs()

@@ -19,7 +19,7 @@ from lipgraft.bounds.layout import Layout
 from lipgraft.bounds.refine import Improved
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.box import Box
-from lipgraft.network.graph import Network
+from lipgraft.network.graph import Network, Planar
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
@@ -83,6 +83,8 @@ class Drafts:
 
         The network's file holds a leaky slope in float32, so it must be a number of that type.
         """
+        if any(isinstance(node, Planar) for node in network.nodes):
+            return False
         places = Layout.of(network, network.output).places
         slopes = [node.curve.slopes[0] for _, node in network.activations() if node.curve.splits_at_zero]
         kinds = len(slopes) == sum(1 for _ in network.activations())

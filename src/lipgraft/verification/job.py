@@ -85,7 +85,7 @@ class Job:
             model = subject(model)
             x = pixels(x, low, high, like=like(model, x))
             y, radius = labels(y, len(x), x.device), radii(eps, len(x), x.device)
-            network = kinks_at_zero(trace(model, tuple(x.shape[1:])).to(device=x.device))
+            network = kinks_at_zero(trace(model, tuple(x.shape[1:]), products=True).to(device=x.device))
             proof = None if settings.arithmetic == "fast" else _in_double(model, network, settings.speaks_of)
         if len(network.output_shape) != 1 or network.output_shape[0] < 2:
             raise SettingsError(f"the model must return logits of at least two classes, got {network.output_shape}.")
@@ -165,7 +165,8 @@ def _drafts(proof: Network | None, settings: VerifySettings, box: Box, y: Tensor
     if not Drafts.possible(proof):
         raise SettingsError(
             "certificates can be written for networks of ReLU, leaky ReLU with a slope that float32 has, max pooling, "
-            "hardtanh and lines alone; this one has a smooth activation, another slope, or a part that nothing reads."
+            "hardtanh and lines alone; this one has a smooth activation, a product, another slope, or a part that "
+            "nothing reads."
         )
     return Drafts(proof, settings.speaks_of, box, y)
 
@@ -186,7 +187,8 @@ def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
     if speaks_of == "float32" or like(network).dtype == torch.float64 or _as_stored(model, network):
         return same
     try:
-        again = kinks_at_zero(trace(copy.deepcopy(model).double(), network.input_shape, check=False))
+        stored = copy.deepcopy(model).double()
+        again = kinks_at_zero(trace(stored, network.input_shape, check=False, products=True))
     except (UnsupportedOperationError, RuntimeError, TypeError):
         return same
     again = _as_computed(again, like(network).dtype).to(device=like(network).device, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Sums, maxima and minima of results, and arithmetic with constants."""
+"""Sums, products, maxima and minima of results, and arithmetic with constants."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.interop.importer import Call, Value, imports
-from lipgraft.interop.module import Difference, Divide, Multiply, Shift, Sum, Unshift
+from lipgraft.interop.module import Applied, Difference, Divide, Multiply, Shift, Sum, Unshift
 from lipgraft.interop.onnx_file import Shape
+from lipgraft.network import Cosine, Floor, Power, Product, Quotient, Sine
+
+POWERS = (-4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8)  # exponents; larger ones soon overflow
 
 
 @imports("Add")
@@ -32,16 +35,46 @@ def sub(call: Call) -> Value:
 
 @imports("Mul")
 def mul(call: Call) -> Value:
-    if isinstance(call.inputs[0], Value) and isinstance(call.inputs[1], Value):
-        raise call.unsupported("it multiplies two results of the network; only constant factors are affine")
+    one, other = call.inputs[0], call.inputs[1]
+    if isinstance(one, Value) and isinstance(other, Value):
+        same = (one.layer, one.shape) == (other.layer, other.shape)
+        return _power(call, one, 2) if same else together(call, Applied(Product), one, other)
     return _with_constant(call, Multiply, 0 if isinstance(call.inputs[0], Value) else 1)
 
 
 @imports("Div")
 def div(call: Call) -> Value:
-    if isinstance(call.inputs[1], Value):
-        raise call.unsupported("it divides by a result of the network; only constant divisors are affine")
-    return _with_constant(call, Divide, 0)
+    one, other = call.inputs[0], call.inputs[1]
+    if not isinstance(other, Value):
+        return _with_constant(call, Divide, 0)
+    if isinstance(one, Value):
+        return together(call, Applied(Quotient), one, other)
+    return shifted(call, Multiply, _power(call, other, -1), one)
+
+
+@imports("Reciprocal")
+def reciprocal(call: Call) -> Value:
+    return _power(call, call.value(), -1)
+
+
+@imports("Pow")
+def power(call: Call) -> Value:
+    value, exponents = call.value(), call.constant(1)
+    if exponents is None or exponents.numel() != 1 or float(exponents) not in POWERS:
+        raise call.unsupported(f"its exponent is not one whole number from {POWERS[0]} to {POWERS[-1]} other than 0")
+    shape = _broadcast(call, value.shape, tuple(exponents.shape))
+    return _power(call, call.reshaped(value, shape), int(exponents))
+
+
+def _power(call: Call, value: Value, exponent: int) -> Value:
+    return value if exponent == 1 else call.emit(Applied(Power, exponent=exponent), value, shape=value.shape)
+
+
+@imports("Sin", "Cos", "Floor")
+def function(call: Call) -> Value:
+    kind = {"Sin": Sine, "Cos": Cosine, "Floor": Floor}[call.node.op_type]
+    value = call.value()
+    return call.emit(Applied(kind), value, shape=value.shape)
 
 
 @imports("Neg")

@@ -8,6 +8,7 @@ from lipgraft.network.nodes.linear import Linear
 from lipgraft.network.nodes.max_pool import MaxPool
 from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape
 from lipgraft.network.nodes.pick import Pick
+from lipgraft.network.nodes.planar import Cosine, Floor, Planar, Power, Product, Quotient, Sine
 
 __all__ = [
     "Activation",
@@ -16,6 +17,8 @@ __all__ = [
     "Cache",
     "Conv",
     "ConvTranspose",
+    "Cosine",
+    "Floor",
     "Graft",
     "Input",
     "Linear",
@@ -23,7 +26,12 @@ __all__ = [
     "Node",
     "Pad",
     "Pick",
+    "Planar",
+    "Power",
+    "Product",
+    "Quotient",
     "Reshape",
     "Scale",
     "Shape",
+    "Sine",
 ]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lipgraft.bounds.layout import left_slope
 from lipgraft.bounds.splits import clamped
-from lipgraft.network.graph import Activation, Input
+from lipgraft.network.graph import Activation, Input, Planar
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
@@ -49,11 +49,11 @@ class Leaf:
 
 def solve_leaf(images: Images, sub: Subproblems, row: int, size: int, left: Left = lambda: float("inf")) -> Leaf | None:
     """Bound subproblem `row` of a batch exactly; None when the program would have more than `size` entries, and where
-    an activation is curved: no split makes it a line.
+    an activation or a product is curved: no split makes it a line.
 
     OutOfTimeError when no time is left before it is solved.
     """
-    if images.layout.curved:
+    if images.layout.curved or any(isinstance(node, Planar) for node in images.layout.network.nodes):
         return None
     image = sub.image[row : row + 1]
     neuron, sign = sub.neuron[row : row + 1], sub.sign[row : row + 1]
