@@ -278,7 +278,7 @@ def test_a_number_that_is_repeated_can_be_loaded_from_a_state_dict(tmp_path: Pat
     x = g.last
     g.add("Add", x, g.add("MatMul", x, g.random(4, 1)))
     network = load_onnx(g.save(tmp_path / "net.onnx", [1, 4]))
-    network.load_state_dict(network.state_dict())
+    network.load_state_dict({name: tensor.clone() for name, tensor in network.state_dict().items()})
 
 
 def broken(kind: str, tmp_path: Path) -> Path:
