@@ -273,6 +273,14 @@ def test_gzipped_files_are_read(tmp_path: Path) -> None:
     torch.testing.assert_close(load_onnx(packed)(x), load_onnx(path)(x))
 
 
+def test_a_number_that_is_repeated_can_be_loaded_from_a_state_dict(tmp_path: Path) -> None:
+    g = Graph([1, 4])
+    x = g.last
+    g.add("Add", x, g.add("MatMul", x, g.random(4, 1)))
+    network = load_onnx(g.save(tmp_path / "net.onnx", [1, 4]))
+    network.load_state_dict({name: tensor.clone() for name, tensor in network.state_dict().items()})
+
+
 def broken(kind: str, tmp_path: Path) -> Path:
     """A file with one node that cannot be imported; the node is called `culprit`."""
     image = kind in ("MaxPool", "Resize", "AveragePool")

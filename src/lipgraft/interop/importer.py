@@ -136,7 +136,7 @@ class Call:
         if torch.equal(places.flatten(), torch.arange(math.prod(value.shape))):
             return self.reshaped(value, shape)
         row = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape or (1,)
-        return self.emit(Moved(places.flatten(), row), value, shape=shape)
+        return self.emit(Moved(places.flatten().contiguous(), row), value, shape=shape)
 
     def image(self, value: Value) -> Value:
         """A value of shape (1, channels, rows, columns), its rows laid out as images."""
