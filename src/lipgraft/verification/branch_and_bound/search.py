@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lipgraft.bounds.implied import Implied
 from lipgraft.bounds.memory import affordable, explain, fitting, release
 from lipgraft.bounds.sound import proved
 from lipgraft.bounds.splits import splittable
@@ -46,7 +47,11 @@ class BranchAndBound:
     ) -> None:
         """relay: who may ask for some of the images between two rounds."""
         self.relay = relay
-        self.job, self.images, self.floor, self.watch = job, open_images.images, open_images.floor.clone(), watch
+        self.job, self.floor, self.watch = job, open_images.floor.clone(), watch
+        held = open_images.images.bounds if open_images.images.proof is None else open_images.images.proof
+        # A certificate has no room for what splits imply.
+        implied = Implied.of(held, job.x.dtype) if job.ledger.drafts is None else None
+        self.images = replace(open_images.images, implied=implied)
         self.number = self.images.number.tolist()
         self.stopped = [False] * len(self.number)
         self.done: list[Decided] = []
