@@ -75,7 +75,7 @@ class Implied:
             return lower, upper
         most, flat = self.neurons.shape[1], self.ends.flatten(0, 1)
         column = self.column[image].gather(1, neuron)
-        rows = (2 * (most + 1) * image)[:, None] + torch.where(sign < 0, most + 1, 0) + column
+        rows = (2 * (most + 1) * image)[:, None] + (most + 1) * (sign < 0).long() + column
         first, *others = rows.T.contiguous().unbind(0)
         found = flat.index_select(0, first)
         for row in others:  # all at once would take as many times the memory
