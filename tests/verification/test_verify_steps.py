@@ -9,8 +9,7 @@ from hard_images import EPS, SETTINGS, images, network
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.search import MANY, MOST_STEPS, BranchAndBound
 from lipgraft.verification.job import Job
-from lipgraft.verification.stages.alpha_crown import alpha_crown
-from lipgraft.verification.stages.crown import crown
+from lipgraft.verification.stages import alpha_crown, crown
 
 
 @pytest.fixture
