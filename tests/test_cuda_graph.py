@@ -54,7 +54,7 @@ def test_on_a_cpu_branch_and_bound_calls_its_step_plainly_however_often() -> Non
 
     def function(parents: Subproblems) -> Children:
         calls.append(parents)
-        return Children(parents, parents.bound > 0, parents.alpha, parents.bound)
+        return Children(parents, parents.bound > 0, parents.alpha, parents.bound, parents.bound > 0)
 
     replayed = Replayed(function, torch.device("cpu"), enabled=True)
     asked = [subproblems(2) for _ in range(USES_BEFORE_CAPTURE + 2)]

@@ -163,3 +163,25 @@ def test_clipping_keeps_every_point_at_which_a_disjunct_holds(seed: int, tmp_pat
     for i, held in enumerate(points):
         assert ((clipped.lower[i] <= held) & (held <= clipped.upper[i])).all()
         assert len(held) == 0 or worst[i] <= 0
+
+
+def test_no_batch_is_empty_where_clipping_leaves_nothing_to_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y_0 = |3 x - 1|, which is never below 0: the only box shrinks around 1/3 at once."""
+    g = Graph([1, 1])
+    g.add("Gemm", g.last, g.number(np.array([[3.0, -3.0]], np.float32)), g.number(np.array([-1.0, 1.0], np.float32)))
+    g.add("Relu")
+    g.add("MatMul", g.last, g.number(np.array([[1.0], [1.0]], np.float32)))
+    subject = Subject.read(g.save(tmp_path / "net.onnx", [1, 1]))
+    bounded, sizes = splitting._bounded, []
+
+    def counted(network: Network, boxes: splitting._Boxes, *rest: Any) -> Any:
+        sizes.append(len(boxes.asked))
+        return bounded(network, boxes, *rest)
+
+    monkeypatch.setattr(splitting, "_bounded", counted)
+    regions = parse_vnnlib(vnnlib([0.0], [1.0], 1, "(<= Y_0 -0.0000001)")).expand(math.inf)
+    split = split_inputs(subject.exact, regions, subject.judge, math.inf, sound=True)
+    assert split.status != "sat"
+    assert min(sizes) > 0

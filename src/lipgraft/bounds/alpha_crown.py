@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.crown import Prepared, specification_bounds
+from lipgraft.bounds.implied import Implied
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.relaxations import Lines, family, relax
@@ -80,11 +81,13 @@ class LowerBound:
         neuron: Tensor | None = None,
         sign: Tensor | None = None,
         point: Tensor | None = None,
+        implied: Implied | None = None,
     ) -> None:
         """image: (B,), row of bounds; rows: (B, 1, R, *target shape), at the layout's target.
 
         neuron, sign, point: (B, D), the splits; none by default. A split is a neuron of the flat axis with sign +1 for
         z >= point or -1 for z <= point; sign 0 and neuron N fill up. No points: all are split at zero.
+        implied: what splits say about other neurons, by the rows of bounds.
         """
         self.layout, self.rows, self.bounds, self.image = bounds.layout, rows, bounds, image
         self.root = (bounds.root[0][image], bounds.root[1][image])
@@ -94,6 +97,8 @@ class LowerBound:
         # Kinks are split at zero and once: points matter where there are curves.
         self.point = point if self.layout.curved else None
         lower, upper = clamped(bounds.lower[image], bounds.upper[image], self.neuron, self.sign, self.point)
+        if implied is not None:
+            lower, upper = implied.narrowed(lower, upper, image, self.neuron, self.sign)
         highs = self.layout.pieces(upper)
         self.pre = {i: (lb, highs[i]) for i, lb in self.layout.pieces(lower).items()}
         bent = [i for i in self.pre if i not in self.layout.curved]

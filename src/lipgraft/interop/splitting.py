@@ -113,6 +113,8 @@ def _decide(network: Network, regions: list[Region], judge: OnnxRuntime, deadlin
         if bool(shrunk.any()):  # as good as cut already: bound what is left first, it may be clipped again
             pile.append(clipped.at(shrunk))
             left = left & ~shrunk
+        if not bool(left.any()):  # kernels of a GPU refuse a batch of nothing
+            continue
         open_, slopes = clipped.at(left), slopes[left]
         width = open_.upper - open_.lower
         share = width / questions.width[open_.asked]

@@ -107,7 +107,7 @@ class BranchSettings:
 
     rule: str = setting("intercept", "How the neuron to split is chosen: a key of BRANCHING.")
     candidates: int = setting(3, "Neurons that the filtered branching tries by one bounding step.")
-    iterations: int = setting(2, "Steps of optimisation of a subproblem.")
+    iterations: int = setting(2, "Steps of optimisation of a subproblem; up to 32 once splits alone gain nothing.")
     lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
     lr_beta: float = setting(0.2, "Step size for the multipliers of splits.")
     batch: int = setting(4096, "Subproblems, or margins before branching, bounded at once; less where memory is short.")

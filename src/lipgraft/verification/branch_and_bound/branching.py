@@ -108,12 +108,14 @@ class Children:
     """sub: the 2 P halves; leaf: (2P,), nothing is left to split; point: (2P, *input), where the bound is attained.
 
     margin: (2P,), the true class's logit minus the strongest other one at that point; negative: a counterexample.
+    risen: (2P,), whether the bound is better than the parent's.
     """
 
     sub: Subproblems
     leaf: Tensor
     point: Tensor
     margin: Tensor
+    risen: Tensor
 
 
 class Step:
@@ -123,12 +125,13 @@ class Step:
         self.images, self.settings = images, settings
         self.branching = branching_named(settings.branch.rule)
         self.early = images.y.device.type == "cpu"
+        self.iterations = settings.branch.iterations
 
     def __call__(self, parents: Subproblems) -> Children:
         """parents: P subproblems, each with at least one neuron to split."""
         children = self.decide(parents)
         function = self.lower_bound(children)
-        found = self._optimised(function, children, self.settings.branch.iterations)
+        found = self._optimised(function, children, self.iterations)
         # A half lies inside its parent, so what was proved of the parent holds for it too.
         bound = torch.maximum(found.bound, children.bound)
         point = self.images.corner(children.image, found.rows)
@@ -137,6 +140,7 @@ class Step:
             ~function.free.any(1),
             point,
             self.images.margin_at(children.image, point),
+            found.bound > children.bound,
         )
 
     def lower_bound(self, sub: Subproblems) -> LowerBound:

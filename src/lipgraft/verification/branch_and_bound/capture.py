@@ -68,13 +68,19 @@ class Replayed:
             return out
         real = torch.arange(count, device=out.leaf.device)
         real = torch.cat([real, real + size])
-        return Children(out.sub.at(real), out.leaf[real], out.point[real], out.margin[real])
+        return Children(out.sub.at(real), out.leaf[real], out.point[real], out.margin[real], out.risen[real])
 
     def give_up(self) -> bool:
         """Go on without graphs and free their memory; whether there were any to give up."""
         before, self.enabled, self.memory = self.enabled, False, None
         self.graphs.clear()
         return before
+
+    def forget(self) -> None:
+        """The function has changed: capture it anew."""
+        self.memory = None
+        self.uses.clear()
+        self.graphs.clear()
 
     def _capture(self, parents: Subproblems) -> _Captured:
         static = Subproblems(**{name: t.clone() for name, t in parents.tensors().items()})

@@ -11,6 +11,7 @@ from torch import Tensor
 from lipgraft.attacks.methods import worst_margin
 from lipgraft.bounds.alpha_crown import LowerBound, coded, decoded
 from lipgraft.bounds.geometry import at_input
+from lipgraft.bounds.implied import Implied
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import true_minus
@@ -27,6 +28,7 @@ class Images:
     bounds: of their neurons; number: (I,), the image's place in the caller's batch; y: (I,), its class.
     box: of each image, both ends (I, *input shape); inner: the box for counterexamples, which lies inside.
     proof: sound bounds of the neurons in double precision, with which proofs are made; None: the search's word counts.
+    implied: what splits say about other neurons; not handed on to some of the images or to several groups together.
     """
 
     bounds: NeuronBounds
@@ -35,6 +37,7 @@ class Images:
     box: Interval
     inner: Interval
     proof: NeuronBounds | None = None
+    implied: Implied | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -78,7 +81,7 @@ class Images:
     def lower_bound(self, sub: Subproblems) -> LowerBound:
         """The margins of subproblems as functions of their lines and multipliers, for the search."""
         rows = self.margins(sub.image, sub.target)
-        return LowerBound(self.bounds, sub.image, rows, sub.neuron, sub.sign, sub.point)
+        return LowerBound(self.bounds, sub.image, rows, sub.neuron, sub.sign, sub.point, self.implied)
 
     def whole(self, image: Tensor, target: Tensor) -> LowerBound:
         """The same of margins without splits."""
@@ -97,7 +100,8 @@ class Images:
         for some in torch.split(torch.arange(len(sub), device=sub.image.device), size):
             part = sub.at(some)
             rows = self.margins(part.image, part.target).double()
-            function = LowerBound(proof, part.image, rows, part.neuron, part.sign.double(), part.point.double())
+            splits = part.neuron, part.sign.double(), part.point.double()
+            function = LowerBound(proof, part.image, rows, *splits, self.implied)
             parts.append(function.sound_value(decoded(coded(part.alpha), torch.float64), part.beta.double()))
         return torch.minimum(round_down(torch.cat(parts), sub.bound.dtype), sub.bound)
 

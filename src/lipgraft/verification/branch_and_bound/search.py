@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lipgraft.bounds.implied import Implied
 from lipgraft.bounds.memory import affordable, explain, fitting, release
 from lipgraft.bounds.sound import proved
 from lipgraft.bounds.splits import splittable
@@ -26,6 +27,8 @@ from lipgraft.verification.verdict import Decided
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
 DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopeless, and gets a thousandth of the time
+MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
+MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 
 Shares = list[tuple[int, int]]
 """Images by their places in the caller's batch, and how many subproblems each has in a batch of them."""
@@ -46,7 +49,11 @@ class BranchAndBound:
     ) -> None:
         """relay: who may ask for some of the images between two rounds."""
         self.relay = relay
-        self.job, self.images, self.floor, self.watch = job, open_images.images, open_images.floor.clone(), watch
+        self.job, self.floor, self.watch = job, open_images.floor.clone(), watch
+        held = open_images.images.bounds if open_images.images.proof is None else open_images.images.proof
+        # A certificate has no room for what splits imply.
+        implied = Implied.of(held, job.x.dtype) if job.ledger.drafts is None else None
+        self.images = replace(open_images.images, implied=implied)
         self.number = self.images.number.tolist()
         self.stopped = [False] * len(self.number)
         self.done: list[Decided] = []
@@ -271,6 +278,16 @@ class BranchAndBound:
             left &= self._alive()[sub.image]
             self.pool.push(sub.at(left & ~children.leaf))
         self._solve(sub.at(left & children.leaf))
+        self.take_pains(children.risen)
+
+    def take_pains(self, risen: Tensor) -> None:
+        """Twice as many steps of optimisation from now on, if one half in ten is no better than its parent.
+
+        Their lines and multipliers have lost touch with the splits then, and to split on would never end.
+        """
+        if len(risen) >= MANY and self.step.iterations < MOST_STEPS and float(risen.double().mean()) < RISEN:
+            self.step.iterations = min(2 * self.step.iterations, MOST_STEPS)
+            self.replayed.forget()
 
     def _settled(self, sub: Subproblems) -> tuple[Subproblems, Tensor]:
         """The subproblems with the bounds that may be called proved, and which of them are above zero: (B,).
