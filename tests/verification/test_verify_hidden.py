@@ -20,6 +20,7 @@ from lipgraft.network import Activation, Network, evaluate, trace
 from lipgraft.verification import Verdict, VerifySettings, verify
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
 from lipgraft.verification.branch_and_bound.pool import Pool
+from lipgraft.verification.branch_and_bound.search import TRIAL, BranchAndBound
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
 from lipgraft.verification.stages.alpha_crown import alpha_crown
@@ -233,3 +234,15 @@ def test_what_is_proved_leaves_the_pool_wherever_it_is_kept() -> None:
     assert pool.counts(3).tolist() == [2, 2, 2]
     pool.remove(lambda packed: packed.image == 1)
     assert pool.counts(3).tolist() == [2, 0, 2]
+
+
+def test_an_image_that_looks_hopeless_is_not_left_behind_before_its_trial_is_over() -> None:
+    model, x, y = images(1)
+    job = Job.of(model, x, y, 0.04, 0.0, 1.0, EAGER)
+    with torch.no_grad():
+        search = BranchAndBound(job, alpha_crown(job, crown(job, list(range(len(x)))).rest[0]).rest[0])
+        open_ = search.pool.worst_bounds(len(search.number)) < 0
+        search.taken[:] = TRIAL - 1  # and the worst bound of no image has come any further
+        assert search._cost()[open_].tolist() == [4.0] * int(open_.sum())
+        search.taken[:] = TRIAL
+        assert search._cost()[open_].tolist() == [1024.0] * int(open_.sum())

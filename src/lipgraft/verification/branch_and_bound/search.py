@@ -31,6 +31,8 @@ LEVELS = 3  # of effort for the bounds of an image's hidden neurons
 WAITING = 4  # hidden neurons are bounded when at least one in so many of the open images waits for it
 AT_ONCE = 128  # images whose hidden neurons are bounded between two rounds, the most promising first
 DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopeless, and gets a thousandth of the time
+TRIAL = 450  # subproblems before which nobody can tell: enough to see what better bounds of hidden neurons do
+TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
 SMALLEST = 32  # parents in the smallest captured batch; the next ones are four times as large
 
 Shares = list[tuple[int, int]]
@@ -167,11 +169,13 @@ class BranchAndBound:
         """How much more work than so far each image needs, about: (I,), from 1 to 2^DOUBLINGS.
 
         Every doubling of its subproblems lifts an image's worst bound by about as much as the one before. What is
-        nearly proved goes first, and what is certain to fail does not take its time.
+        nearly proved goes first, and what is certain to fail does not take its time. The first subproblems tell too
+        little for that: an image that looked hopeless then may be proved once its hidden neurons have better bounds.
         """
         worst = self.pool.worst_bounds(len(self.number))
         gained = torch.nan_to_num(worst - self.first).clamp(min=0) / torch.log2(self.taken + 2)
-        return torch.exp2((-worst / gained.clamp(min=1e-9)).clamp(max=DOUBLINGS))
+        most = torch.where(self.taken < TRIAL, TRIAL_DOUBLINGS, DOUBLINGS)
+        return torch.exp2(torch.minimum(-worst / gained.clamp(min=1e-9), most))
 
     def _tighten(self) -> None:
         """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved.
