@@ -87,6 +87,16 @@ class Pool:
         self.used[slots] = False
         return self.slots.at(slots).unpacked()
 
+    def of(self, images: Tensor) -> Tensor:
+        """The slots on the device that hold subproblems of these images, (J,)."""
+        return torch.nonzero(self.used & torch.isin(self.slots.image, images.to(self.slots.image))).flatten()
+
+    def update(self, slots: Tensor, sub: Subproblems, left: Tensor) -> None:
+        """New lines, multipliers and bounds of the subproblems in these slots, (B,). left: (B,), which stay open."""
+        for name, tensor in sub.packed().tensors().items():
+            self.slots.tensors()[name].index_copy_(0, slots, tensor)
+        self.used[slots] = left
+
     def fits(self, count: int) -> bool:
         """Whether there is room for this many more, on the device or in the host's memory."""
         return len(self) + count <= self.capacity() + self._host_room()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.attacks.search import default_batch
-from lipgraft.bounds.memory import affordable, explain, fitting, never, release
+from lipgraft.bounds.memory import Late, affordable, explain, fitting, never, release
 from lipgraft.bounds.numerics import proved
 from lipgraft.bounds.splits import splittable
 from lipgraft.verification.branch_and_bound.capture import Replayed
@@ -209,8 +209,10 @@ class BranchAndBound:
         with self.job.ledger.share(numbers):
             some = torch.tensor(hard, device=self.floor.device)
             try:
-                self.hidden.tighten(self.images, some, splits, self.job.limit(numbers))
+                late = self.job.limit(numbers)
+                self.hidden.tighten(self.images, some, splits, late)
                 self.pool.remove(self._contradictory)
+                self._bound_again(some, late)
             except RuntimeError as error:
                 reason = explain(error)
         if reason == "memory":
@@ -218,6 +220,21 @@ class BranchAndBound:
         elif reason:
             for place in hard:
                 self._stop(place, self.job.ledger.failed(self.number[place], reason))
+
+    def _bound_again(self, some: Tensor, late: Late) -> None:
+        """The open subproblems of some images, (J,), with what the better bounds of their neurons make of them.
+
+        Without it an image would be judged, and given time, by bounds from before.
+        """
+        for part in torch.split(self.pool.of(some), 2 * self.parents):
+            if late():
+                return
+            # They stay in the pool until all is done: an error on the way must not lose one.
+            sub, good = self._settled(self.step.bounded(self.pool.slots.at(part).unpacked()))
+            self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
+            self.pool.update(part, sub, ~good)
+            for number, count in self._numbers(sub):
+                self.job.ledger.subproblems[number] += count
 
     def _contradictory(self, packed: Subproblems) -> Tensor:
         """Whether a subproblem's splits leave no input at all, by the bounds of the neurons: (B,)."""
