@@ -18,7 +18,9 @@ from lipgraft.bounds.window_network import WindowNetwork
 from lipgraft.box import Box
 from lipgraft.network import Activation, Network, evaluate, trace
 from lipgraft.verification import Verdict, VerifySettings, verify
+from lipgraft.verification.branch_and_bound.branching import Step
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
+from lipgraft.verification.branch_and_bound.search import TRIAL, BranchAndBound
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems
 from lipgraft.verification.job import Job
 from lipgraft.verification.stages import alpha_crown, crown
@@ -231,3 +233,60 @@ def test_what_is_proved_leaves_the_pool_wherever_it_is_kept() -> None:
     assert pool.counts(3).tolist() == [2, 2, 2]
     pool.remove(lambda packed: packed.image == 1)
     assert pool.counts(3).tolist() == [2, 0, 2]
+
+
+def opened(settings: VerifySettings) -> BranchAndBound:
+    model, x, y = images(1)
+    job = Job.of(model, x, y, 0.04, 0.0, 1.0, settings)
+    with torch.no_grad():
+        left = crown(job, list(range(len(x)))).rest[0]
+        return BranchAndBound(job, alpha_crown(job, left).rest[0])
+
+
+def test_an_image_that_looks_hopeless_is_not_left_behind_before_its_trial_is_over() -> None:
+    search = opened(EAGER)
+    open_ = search.pool.worst_bounds(len(search.number)) < 0
+    search.taken[:] = TRIAL - 1  # and the worst bound of no image has come any further
+    assert search._cost()[open_].tolist() == pytest.approx([4.0] * int(open_.sum()))
+    search.taken[:] = TRIAL
+    assert search._cost()[open_].tolist() == pytest.approx([1024.0] * int(open_.sum()))
+
+
+@pytest.mark.parametrize("arithmetic", ["sound", "fast"])
+def test_open_subproblems_are_bounded_anew_when_their_neurons_are(arithmetic: str) -> None:
+    search = opened(EAGER.changed(arithmetic=arithmetic))
+    before, count = search.pool.worst_bounds(len(search.number)), len(search.pool)
+    with torch.no_grad():
+        search._tighten()
+    after = search.pool.worst_bounds(len(search.number))
+    assert bool((after >= before).all())
+    assert float((after - before).mean()) > 0.05 * float(-before.mean())
+    assert len(search.pool) < count  # some are proved by it
+    floors = search.floor.tolist()
+    gone = [place for place, left in enumerate(search.pool.counts(len(search.number)).tolist()) if left == 0]
+    assert all(0 < floors[place] < torch.inf for place in gone)
+
+
+def test_subproblems_are_not_bounded_anew_when_the_time_is_over() -> None:
+    search = opened(EAGER)
+    everyone_, before = torch.arange(len(search.number)), search.pool.slots.bound.clone()
+    with torch.no_grad():
+        search._bound_again(everyone_, lambda: True)
+        assert torch.equal(search.pool.slots.bound, before)
+        search._bound_again(everyone_, never)
+    assert bool((search.pool.slots.bound > before).any())
+
+
+def test_no_subproblem_is_lost_when_bounding_anew_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = opened(EAGER)
+
+    def bounded(*_: object) -> Subproblems:
+        raise torch.OutOfMemoryError("none left")
+
+    monkeypatch.setattr(Step, "bounded", bounded)
+    monkeypatch.setattr(search.hidden, "tighten", lambda *_: None)
+    count = len(search.pool)
+    with torch.no_grad():
+        search._tighten()
+    assert len(search.pool) == count
+    assert not any(search.stopped)

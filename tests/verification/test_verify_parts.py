@@ -253,6 +253,12 @@ def test_an_image_that_costs_more_gets_fewer_of_its_own(images: Images) -> None:
     assert sorted(pool.select(6, torch.tensor([100.0, 1.0, 1.0])).tolist()) == [6, 7, 8, 9, 10, 11]
 
 
+def test_an_image_that_costs_much_gets_its_share_over_many_rounds(images: Images) -> None:
+    pool = pool_of([0] * 6 + [1] * 6, [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0] * 2, images)
+    chosen = torch.cat([pool.select(4, torch.tensor([20.0, 1.0, 1.0])) for _ in range(210)])
+    assert 30 <= int((chosen < 6).sum()) <= 50  # 40 are a twentieth of the others' 800
+
+
 def test_the_pool_gives_back_what_it_took_and_reuses_slots(images: Images, generator: torch.Generator) -> None:
     sub = random_splits(images, whole(images), 2, generator)
     sub = replace(sub, beta=torch.rand(sub.beta.shape, generator=generator, dtype=torch.float64))

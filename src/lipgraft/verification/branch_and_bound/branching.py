@@ -146,6 +146,17 @@ class Step:
     def lower_bound(self, sub: Subproblems) -> LowerBound:
         return self.images.lower_bound(sub)
 
+    def bounded(self, sub: Subproblems) -> Subproblems:
+        """The same subproblems, a few steps of optimisation further."""
+        found = self._optimised(self.lower_bound(sub), sub, self.iterations)
+        better = found.bound > sub.bound
+        return replace(
+            sub,
+            bound=torch.where(better, found.bound, sub.bound),
+            alpha=torch.where(better[:, None], found.alpha, sub.alpha),
+            beta=torch.where(better[:, None], found.beta, sub.beta),
+        )
+
     def leaf_bounds(self, leaves: Subproblems, late: Late) -> Subproblems:
         """Fully split subproblems, whose multipliers alone are free, with better ones. late: ends the optimisation."""
         found = self._optimised(self.lower_bound(leaves), leaves, self.settings.branch.leaf_iterations, late)

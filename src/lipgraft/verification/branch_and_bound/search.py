@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipgraft.bounds.implied import Implied
-from lipgraft.bounds.memory import affordable, explain, fitting, release
+from lipgraft.bounds.memory import Late, affordable, explain, fitting, release
 from lipgraft.bounds.sound import proved
 from lipgraft.bounds.splits import splittable
 from lipgraft.verification.branch_and_bound.branching import Children, Step
@@ -27,6 +27,8 @@ from lipgraft.verification.verdict import Decided
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
 DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopeless, and gets a thousandth of the time
+TRIAL = 450  # subproblems before which nobody can tell: enough to see what better bounds of hidden neurons do
+TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 
@@ -168,11 +170,13 @@ class BranchAndBound:
         """How much more work than so far each image needs, about: (I,), from 1 to 2^DOUBLINGS.
 
         Every doubling of its subproblems lifts an image's worst bound by about as much as the one before. What is
-        nearly proved goes first, and what is certain to fail does not take its time.
+        nearly proved goes first, and what is certain to fail does not take its time. The first subproblems tell too
+        little for that: an image that looked hopeless then may be proved once its hidden neurons have better bounds.
         """
         worst = self.pool.worst_bounds(len(self.number))
         gained = torch.nan_to_num(worst - self.first).clamp(min=0) / torch.log2(self.taken + 2)
-        return torch.exp2((-worst / gained.clamp(min=1e-9)).clamp(max=DOUBLINGS))
+        most = torch.where(self.taken < TRIAL, TRIAL_DOUBLINGS, DOUBLINGS)
+        return torch.exp2(torch.minimum(-worst / gained.clamp(min=1e-9), most))
 
     def _tighten(self) -> None:
         """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved."""
@@ -188,8 +192,10 @@ class BranchAndBound:
         with self.job.ledger.share(numbers):
             some = torch.tensor(hard, device=self.floor.device)
             try:
-                self.hidden.tighten(self.images, some, splits, self.job.limit(numbers))
+                late = self.job.limit(numbers)
+                self.hidden.tighten(self.images, some, splits, late)
                 self.pool.remove(self.images.contradictory)
+                self._bound_again(some, late)
             except RuntimeError as error:
                 reason = explain(error)
         if reason == "memory":
@@ -197,6 +203,21 @@ class BranchAndBound:
         elif reason:
             for place in hard:
                 self._stop(place, self.job.ledger.failed(self.number[place], reason))
+
+    def _bound_again(self, some: Tensor, late: Late) -> None:
+        """The open subproblems of some images, (J,), with what the better bounds of their neurons make of them.
+
+        Without it an image would be judged, and given time, by bounds from before.
+        """
+        for part in torch.split(self.pool.of(some), 2 * self.parents):
+            if late():
+                return
+            # They stay in the pool until all is done: an error on the way must not lose one.
+            sub, good = self._settled(self.step.bounded(self.pool.slots.at(part).unpacked()))
+            self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
+            self.pool.update(part, sub, ~good)
+            for number, count in self._numbers(sub):
+                self.job.ledger.subproblems[number] += count
 
     def _round(self) -> None:
         """Take the worst subproblems, split each, and deal with the halves."""

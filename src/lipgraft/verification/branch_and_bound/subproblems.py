@@ -22,6 +22,7 @@ FEW = 64  # subproblems that an image gets back which has none on the device
 # The share of the free memory that open subproblems may take: growing needs half as much again for a moment, and the
 # batches that are bounded need theirs.
 FREE_SHARE = 0.4
+GOLDEN = (5**0.5 - 1) / 2  # its multiples, without their whole parts, fill the interval from 0 to 1 evenly
 CROWDED = 0.9  # of all memory: from here on subproblems are taken so that few new ones stay open
 
 
@@ -142,6 +143,7 @@ class Pool:
         self.used = torch.ones(len(first), dtype=torch.bool, device=first.image.device)
         self.slots = first.packed()
         self.spilled: dict[int, list[Subproblems]] = {}
+        self.selections = 0
 
     def __len__(self) -> int:
         """How many are on the device."""
@@ -182,18 +184,30 @@ class Pool:
     def select(self, count: int, cost: Tensor | None = None) -> Tensor:
         """Up to `count` slots: equally many from every image, as far as they go, and the worst bounds of each.
 
-        cost: (images,); an image that costs twice as much gets half as many.
+        cost: (images,); an image that costs twice as much gets half as many, over several calls if that is below one.
 
         The best bounds instead when memory is nearly full: what is almost proved leaves few open halves behind.
         """
         if len(self) <= count:
             return torch.nonzero(self.used).flatten()
-        return self._by_urgency(cost, worst_first=not self._crowded())[:count]
+        chosen = self._by_urgency(cost, worst_first=not self._crowded())[:count]
+        self.selections += 1
+        return chosen
 
     def take(self, slots: Tensor) -> Subproblems:
         """Remove these subproblems and return them."""
         self.used[slots] = False
         return self.slots.at(slots).unpacked()
+
+    def of(self, images: Tensor) -> Tensor:
+        """The slots on the device that hold subproblems of these images, (J,)."""
+        return torch.nonzero(self.used & torch.isin(self.slots.image, images.to(self.slots.image))).flatten()
+
+    def update(self, slots: Tensor, sub: Subproblems, left: Tensor) -> None:
+        """New lines, multipliers and bounds of the subproblems in these slots, (B,). left: (B,), which stay open."""
+        for name, tensor in sub.packed().tensors().items():
+            self.slots.tensors()[name].index_copy_(0, slots, tensor)
+        self.used[slots] = left
 
     def fits(self, count: int) -> bool:
         """Whether there is room for this many more, on the device or in the host's memory."""
@@ -293,14 +307,15 @@ class Pool:
     def _by_urgency(self, cost: Tensor | None = None, *, worst_first: bool = True) -> Tensor:
         """All slots in use: the most urgent of every image, then the second of every image, and so on.
 
-        cost: (images,); from an image that costs twice as much only every second time.
+        cost: (images,); from an image that costs twice as much only every second time. Where its first turn comes
+        changes from call to call, or an image whose turn comes after all places are taken would never get one.
         """
         live = torch.nonzero(self.used).flatten()
         order = torch.argsort(self.slots.bound[live], stable=True, descending=not worst_first)
         order = order[torch.argsort(self.slots.image[live][order], stable=True)]
         image = self.slots.image[live][order].contiguous()
         rank = torch.arange(len(live), device=live.device) - torch.searchsorted(image, image)
-        turn = rank if cost is None else (rank + 1) * cost[image]
+        turn = rank if cost is None else (rank + 1 - GOLDEN * self.selections % 1) * cost[image]
         return live[order[torch.argsort(turn, stable=True)]]
 
     def _insert(self, packed: Subproblems) -> None:
