@@ -164,9 +164,9 @@ def test_the_run_counts_from_its_call_tracing_included(
     job = import_module("lipgraft.verification.job")
     trace = job.trace
 
-    def slowly(*arguments: Any) -> Any:
+    def slowly(*arguments: Any, **options: Any) -> Any:
         time.sleep(0.3)
-        return trace(*arguments)
+        return trace(*arguments, **options)
 
     monkeypatch.setattr(job, "trace", slowly)
     model = network(generator)
