@@ -247,7 +247,9 @@ def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[Op
         index = job.index(images)
         intervals = _refined(job, left, late) if last and _refines(job) else left.intervals
         shared = _shared(job, index, intervals, left)
-        sub, broken = _margins(job, images, shared, left.target, margins, late)
+        # Who needs all steps gets them after the bounds of hidden neurons.
+        steps = job.settings.optimise.iterations if last else -(-job.settings.optimise.iterations // 2)
+        sub, broken = _margins(job, images, shared, left.target, margins, steps, late)
     proved_margins = proved(margins)
     done = proved_margins.all(1)
     if job.ledger.drafts is not None:
@@ -300,15 +302,15 @@ def _shared(job: Job, index: Tensor, intervals: list[Interval], left: OpenMargin
 
 
 def _margins(
-    job: Job, images: list[int], shared: Images, target: Tensor, margins: Tensor, late: Late
+    job: Job, images: list[int], shared: Images, target: Tensor, margins: Tensor, iterations: int, late: Late
 ) -> tuple[Subproblems, Broken]:
-    """Optimise the lines of every margin that is not proved; margins (B, S) is improved in place.
+    """Optimise the lines of every margin that is not proved, in so many steps; margins (B, S) is improved in place.
 
     When the time is over, the margins that are left keep CROWN's bounds and lines.
     """
     settings = job.settings.optimise
     image, row = torch.nonzero(~proved(margins), as_tuple=True)
-    steps = AlphaSettings(settings.iterations, settings.lr, settings.decay)
+    steps = AlphaSettings(iterations, settings.lr, settings.decay)
     on_cpu = job.x.device.type == "cpu"
     parts: list[Subproblems] = []
     broken: Broken = {}
