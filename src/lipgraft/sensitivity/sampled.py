@@ -57,9 +57,9 @@ def sampled(problem: Problem) -> Tensor:
     for number in range(settings.samples):
         x = _draw(box, number, problem.generator)
         rows, values = jacobian_rows(network, x, all_rows, cache)
-        norms = _true_norms(network, values, guard_lower(row_norms(rows, weight)))
-        better = norms > best
-        best = torch.where(better, norms, best)
+        raised = _raised(network, values, guard_lower(row_norms(rows, weight)), best)
+        better = raised > best
+        best = raised
         start = torch.where(better.view(*better.shape, *[1] * (x.ndim - 1)), x.unsqueeze(1), start)
         for i, node in network.activations():
             z = values[node.inputs[0]]
@@ -71,10 +71,19 @@ def sampled(problem: Problem) -> Tensor:
 
 
 @torch.no_grad()
-def _true_norms(network: Network, values: list[Tensor], norms: Tensor) -> Tensor:
-    """norms (N, ...), with 0 where the rows need not be those of a derivative."""
-    smooth = differentiable(network, values).view(-1, *[1] * (norms.ndim - 1))
-    return torch.where(smooth | ~norms.isfinite(), norms, 0.0)
+def _raised(network: Network, values: list[Tensor], norms: Tensor, best: Tensor) -> Tensor:
+    """The larger of norms and best, (N, ...); norms count with 0 where the rows need not be those of a derivative.
+
+    Only where norms are larger is that looked at.
+    """
+    larger = norms > best
+    some = torch.nonzero(larger.view(len(larger), -1).any(1)).flatten()
+    if not len(some):
+        return best
+    smooth = larger.new_ones(len(larger))
+    smooth[some] = differentiable(network, [value[some] for value in values])
+    true = torch.where(smooth.view(-1, *[1] * (norms.ndim - 1)), norms, 0.0)
+    return torch.where(larger, torch.maximum(true, best), best)
 
 
 def differentiable(network: Network, values: list[Tensor]) -> Tensor:
@@ -139,7 +148,7 @@ def _ascend(problem: Problem, start: Tensor, widths: dict[int, Tensor], cache: C
             point = x.detach().requires_grad_()
             found, values = jacobian_rows(network, point, rows, cache, steps)
             norms = row_norms(found, problem.weight).squeeze(1)
-            best = torch.maximum(best, _true_norms(network, values, guard_lower(norms.detach())))
+            best = _raised(network, values, guard_lower(norms.detach()), best)
             if t == settings.steps:
                 break
             (gradient,) = torch.autograd.grad(norms.sum(), point, materialize_grads=True)
