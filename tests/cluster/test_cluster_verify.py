@@ -205,6 +205,10 @@ def test_the_same_workers_answer_one_question_after_the_other(workers: Workers) 
         expected = verify(model, x, y, EPS, settings=SETTINGS)
         assert [found[place].status for place in range(12)] == [verdict.status for verdict in expected]
         crews.append(set(workers.cluster._waiting))
+        states = workers.cluster.states()
+        assert [state.number for state in states] == [1, 2]
+        assert sum(state.decided for state in states) == 12
+        assert all(state.open == 0 for state in states)
     assert len(crews[0]) == 2
     assert crews[0] == crews[1]
 

@@ -30,7 +30,7 @@ from lipgraft.interop.module import INPUT, OnnxNetwork, Step
 from lipgraft.network import trace
 from lipgraft.runs import RESULTS, Identity, ResultStore, Row, StoreError, read_results, verify_run
 from lipgraft.runs.fingerprint import network_fingerprint
-from lipgraft.runs.progress import VerifyProgress
+from lipgraft.runs.progress import SHOWN, VerifyProgress, WorkerState
 from lipgraft.verification import (
     AttackSettings,
     BranchSettings,
@@ -559,6 +559,24 @@ def test_the_benchmark_accounts_for_every_image() -> None:
     assert all(count <= figures["verified"] for count in figures["verified_after"].values())
     assert [n for _, n in figures["curve"]] == list(range(1, figures["verified"] + 1))
     json.dumps(figures)
+
+
+def test_on_a_terminal_every_worker_has_a_row_and_of_many_those_with_the_most_open_images() -> None:
+    def shown(states: list[WorkerState]) -> str:
+        screen = io.StringIO()
+        with VerifyProgress(Console(file=screen, force_terminal=True, width=100), workers=lambda: states) as progress:
+            progress.started(500, [])
+        return screen.getvalue()
+
+    two = shown([WorkerState(1, 7, 120, 4321), WorkerState(2, 0, 99, 12)])
+    assert "decided 0/500" in two
+    assert next(row.split() for row in two.splitlines() if "4,321" in row) == ["1", "7", "120", "4,321"]
+    assert next(row.split() for row in two.splitlines() if " 99 " in row) == ["2", "0", "99", "12"]
+    many = shown([WorkerState(number, number, 0, 1000 + number) for number in range(SHOWN + 3)])
+    assert "and 3 others" in many
+    assert "1,002" not in many
+    assert "1,003" in many
+    assert "worker" not in shown([])
 
 
 def test_a_run_without_a_terminal_says_now_and_then_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,10 @@ def verify(
         check_folder(certificates)
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
-    with workers_of(cluster, workers, device, threads) as crew, VerifyProgress(settings=settings) as progress:
+    with (
+        workers_of(cluster, workers, device, threads) as crew,
+        VerifyProgress(settings=settings, workers=None if crew is None else crew.states) as progress,
+    ):
         _write_config(run, checkpoint, data, eps, settings, where)
         rows = verify_run(
             model,

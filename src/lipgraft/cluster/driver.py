@@ -25,6 +25,7 @@ from lipgraft.cluster.tasks import Make, Tasks
 from lipgraft.errors import SettingsError
 from lipgraft.network import Network
 from lipgraft.runs.fingerprint import network_fingerprint
+from lipgraft.runs.progress import WorkerState
 from lipgraft.verification import Verdict, VerifySettings
 from lipgraft.verification.api import CPU_GROUP
 from lipgraft.verification.job import Job
@@ -45,7 +46,7 @@ class _Worker(Worker):
     """images: what it was handed and has not answered, by place in its chunk; network: the one that proofs are about.
 
     handed: how many images it was handed last, and when; asked: when it has last answered whether it can spare any;
-    resting: it has said all, but not yet answered that.
+    resting: it has said all, but not yet answered that. number, decided, subproblems: for people.
     """
 
     images: dict[int, int] = field(default_factory=dict)
@@ -53,6 +54,9 @@ class _Worker(Worker):
     handed: tuple[int, float] = (0, 0.0)
     asked: float = 0.0
     resting: bool = False
+    number: int = 0
+    decided: int = 0
+    subproblems: int = 0
 
 
 class Cluster:
@@ -150,6 +154,11 @@ class Cluster:
         self._work = run = _Run(self, question, x, y, queue, began, watch, together)
         return run.verdicts()
 
+    def states(self) -> list[WorkerState]:
+        """What each worker has done so far of the question that is being answered. Any thread may ask."""
+        team = list(self._work.team) if isinstance(self._work, _Run) else []
+        return [WorkerState(one.number, len(one.images), one.decided, one.subproblems) for one in team]
+
     def each(self, make: Make, items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """(item, what came of it) for all items, each done by one worker, as they end; `Died` where no worker survived.
 
@@ -181,6 +190,8 @@ class _Run(Crew[_Worker]):
         self.asking: dict[Any, tuple[_Worker, Any]] = {}  # who is asked for images, and what they will come in
         self.moving: list[tuple[list[int], Any]] = []  # images that have left one worker for another
         self.networks: dict[str, Network] = {}
+        self.team: list[_Worker] = []  # all who live
+        self.hired = 0
 
     def verdicts(self) -> Iterator[Decided]:
         try:
@@ -203,7 +214,10 @@ class _Run(Crew[_Worker]):
     def engaged(self, actor: Any) -> _Worker:
         """A worker with the model, ready for images."""
         device = "cuda" if self.cluster.on_gpu else "cpu"
-        return _Worker(actor, actor.load.remote(self.parcel, device, self.cluster.threads))
+        self.hired += 1
+        loaded = actor.load.remote(self.parcel, device, self.cluster.threads)
+        self.team.append(_Worker(actor, loaded, number=self.hired))
+        return self.team[-1]
 
     def _turn(self) -> Iterator[Decided]:
         """Hand out what waits, then take what came first."""
@@ -288,6 +302,7 @@ class _Run(Crew[_Worker]):
             self.idle.append(worker)
 
     def _found(self, worker: _Worker, finding: Finding) -> Decided:
+        worker.decided, worker.subproblems = worker.decided + 1, worker.subproblems + finding.bounded
         if self.watch is not None and finding.bounded:
             self.watch(finding.bounded)
         if finding.network is not None:  # equal ones of several workers are kept once
@@ -301,6 +316,7 @@ class _Run(Crew[_Worker]):
 
     def _bury(self, worker: _Worker) -> Iterator[Decided]:
         """Another worker takes a dead one's place, and its unfinished images."""
+        self.team.remove(worker)
         self.asking = {answer: asked for answer, asked in self.asking.items() if asked[0] is not worker}
         self.replace(worker, f"its {len(worker.images)} unfinished images are done again")
         for image in self.queue.died(worker.images.values()):
