@@ -87,6 +87,7 @@ class Crew(ABC, Generic[W]):
 
     def wait(self, more: Iterable[Any] = ()) -> Any | None:
         """The first promise of somebody busy, or of these, that is kept; None: nothing for now. Greetings are heard."""
+        self.cluster.interrupts.check()
         ready, _ = self.ray.wait([*self.greeting, *self.busy, *more], num_returns=1, timeout=LOOK_SECONDS)
         if not ready:
             if not self.greeted and self.now() > START_SECONDS:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from lipgraft.cluster.connection import LOCAL, connected
 from lipgraft.cluster.crew import ASIDE, DEATHS, Crew, Worker
+from lipgraft.cluster.interrupts import Interrupts
 from lipgraft.cluster.queue import Queue
 from lipgraft.cluster.share import Finding, Question
 from lipgraft.cluster.tasks import Make, Tasks
@@ -87,6 +88,7 @@ class Cluster:
         cpus = None if workers is None else workers * threads
         self._connection: AbstractContextManager[Any] = connected(address, cpus)
         self._work: _Run | Tasks | None = None
+        self.interrupts = Interrupts()
         self._waiting: list[Any] = []  # actors that have done their part of one question, and wait for the next
 
     def __enter__(self) -> Cluster:
@@ -96,6 +98,7 @@ class Cluster:
         except SettingsError as error:
             self._connection.__exit__(type(error), error, error.__traceback__)
             raise
+        self.interrupts.__enter__()
         return self
 
     def __exit__(
@@ -105,6 +108,7 @@ class Cluster:
             self._work.dismiss()
         for actor in self._waiting:
             self._ray.kill(actor)
+        self.interrupts.__exit__(kind, error, trace)
         self._connection.__exit__(kind, error, trace)
 
     def _count(self) -> None:
