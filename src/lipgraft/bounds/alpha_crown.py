@@ -25,6 +25,7 @@ from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.implied import Implied
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
+from lipgraft.bounds.own_lines import Shift
 from lipgraft.bounds.relaxations import Lines, family, relax
 from lipgraft.bounds.sound import SPARE, UNIT, guard_lower, proved
 from lipgraft.bounds.splits import clamped, splittable
@@ -99,6 +100,7 @@ class LowerBound:
         lower, upper = clamped(bounds.lower[image], bounds.upper[image], self.neuron, self.sign, self.point)
         if implied is not None:
             lower, upper = implied.narrowed(lower, upper, image, self.neuron, self.sign)
+        self.splits = self._splits()
         highs = self.layout.pieces(upper)
         self.pre = {i: (lb, highs[i]) for i, lb in self.layout.pieces(lower).items()}
         bent = [i for i in self.pre if i not in self.layout.curved]
@@ -115,6 +117,19 @@ class LowerBound:
         self.free = splittable(self.layout, self.open, self.lower, self.upper) if curved else self.bent
         self.stable_slope = self.base.gather(1, self.open)
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
+
+    def _splits(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """By activation, the places of split neurons among its own and what a multiplier adds there: (B, D) each.
+
+        A split of another activation's neuron adds nothing, at the first place.
+        """
+        if not self.neuron.shape[1]:
+            return {}
+        out: dict[int, tuple[Tensor, Tensor]] = {}
+        for i, place in self.layout.places.items():
+            here = (self.neuron >= place.start) & (self.neuron < place.stop)
+            out[i] = torch.where(here, self.neuron - place.start, 0), torch.where(here, -self.sign, 0.0)
+        return out
 
     def start(self) -> Tensor:
         """The alpha that plain CROWN takes: (P, U k). Neurons with fewer than k parameters repeat their last one."""
@@ -138,9 +153,7 @@ class LowerBound:
         record: filled with the coefficients of each activation's output, (B, 1, R, *shape).
         """
         layout = self.layout
-        shifts: dict[int, Tensor] = {}
-        if self.neuron.shape[1]:
-            shifts = layout.pieces(torch.zeros_like(self.base).scatter_add(1, self.neuron, -self.sign * beta))
+        shifts = {i: Shift(column, sign * beta) for i, (column, sign) in self.splits.items()}
         relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])

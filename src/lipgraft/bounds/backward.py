@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from lipgraft.bounds import fused
+from lipgraft.bounds import fused, own_lines
 from lipgraft.bounds.geometry import Plan
 from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.own_lines import Shift
 from lipgraft.bounds.relaxations import Lines
 from lipgraft.bounds.windows import cut, flattened, inside, pick, spread, widen
 from lipgraft.network.graph import Activation, Add, Affine, Network, Planar
@@ -29,8 +30,7 @@ from lipgraft.network.window import Window, channels_last
 class Relaxed:
     """What a backward pass needs of one batch of problems: the lines of each activation and the interval of the root.
 
-    shifts: coefficients (B, G, S, *shape) to add to those of an activation's input, by the activation's position: this
-    is how constraints on neurons enter, as multipliers. Only for rows on whole layers.
+    shifts: by the activation's position. Only for rows on whole layers, one per problem.
     errors: (B, *shape) by position, how far a node's value may be from what it computes of its inputs; of a product or
         power its `Planar.plane`.
     cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
@@ -38,7 +38,7 @@ class Relaxed:
 
     lines: Mapping[int, Lines]
     root: Interval
-    shifts: Mapping[int, Tensor] = field(default_factory=dict)
+    shifts: Mapping[int, Shift] = field(default_factory=dict)
     errors: Mapping[int, Tensor] = field(default_factory=dict)
     cuts: dict[tuple[int, str, Window, bool], Tensor] = field(default_factory=dict)
     kernels: Cache = field(default_factory=dict)
@@ -171,6 +171,9 @@ class Substitution:
         shared = lines.lower_slope.ndim == 1 + len(self.network.nodes[i].shape)  # by all rows of a problem
         if shared and fused.usable(data, lines.lower_slope, lines.upper_slope):
             return self._activation_fused(i, rows, const)
+        own = None if shared else own_lines.apply(data, lines, self.relaxed.shifts.get(i))
+        if own is not None:
+            return Rows(own[0], window, True, True), const + own[1]
         lower = self._values(i, "lower_slope", lines.lower_slope, rows)
         gap = self._values(i, "slope_gap", lines.upper_slope - lines.lower_slope, rows)
         # data * lower + min(data, 0) * (upper - lower): few passes over the largest tensors there are.
@@ -187,7 +190,7 @@ class Substitution:
         return Rows(self._shifted(i, out), window, True, True), const
 
     def _shifted(self, i: int, data: Tensor) -> Tensor:
-        return data + self.relaxed.shifts[i] if i in self.relaxed.shifts else data
+        return self.relaxed.shifts[i].added(data) if i in self.relaxed.shifts else data
 
     def _activation_fused(self, i: int, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
         lines, data, window = self.relaxed.lines[i], rows.data, rows.window
