@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -23,12 +24,14 @@ from torch import Tensor
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.implied import Implied
+from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
+from lipgraft.bounds.narrowed import Narrowed
 from lipgraft.bounds.own_lines import Shift
-from lipgraft.bounds.relaxations import Lines, family, relax
+from lipgraft.bounds.relaxations import Lines, family
 from lipgraft.bounds.sound import SPARE, UNIT, guard_lower, proved
-from lipgraft.bounds.splits import clamped, splittable
+from lipgraft.bounds.splits import splittable
 from lipgraft.settings import setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
@@ -97,26 +100,27 @@ class LowerBound:
         self.sign = rows.new_zeros(len(image), 0) if sign is None else sign
         # Kinks are split at zero and once: points matter where there are curves.
         self.point = point if self.layout.curved else None
-        lower, upper = clamped(bounds.lower[image], bounds.upper[image], self.neuron, self.sign, self.point)
-        if implied is not None:
-            lower, upper = implied.narrowed(lower, upper, image, self.neuron, self.sign)
-        self.splits = self._splits()
-        highs = self.layout.pieces(upper)
-        self.pre = {i: (lb, highs[i]) for i, lb in self.layout.pieces(lower).items()}
-        bent = [i for i in self.pre if i not in self.layout.curved]
-        self.lines = {i: relax(bounds.activation(i, image), *self.pre[i]) for i in bent}
-        self.families = {i: self._family(i) for i in self.layout.curved}
-        slopes = {i: self.lines[i].lower_slope if i in self.lines else ends[0] for i, ends in self.pre.items()}
-        self.base = self._by_row(torch.cat([*(s.flatten(1) for s in slopes.values()), lower[:, -1:]], 1))
-        open_ = bounds.open[image]
-        self.open = self._by_row(open_)
-        self.lower, self.upper = self._by_row(lower.gather(1, open_)), self._by_row(upper.gather(1, open_))
+        narrowed = Narrowed(bounds, image, self.neuron, self.sign, self.point, implied)
+        self.ends = narrowed.lower, narrowed.upper
+        self.lines = narrowed.lines
+        self.base, self.open = self._by_row(narrowed.slopes), self._by_row(narrowed.open)
+        self.lower, self.upper = (self._by_row(end) for end in self.ends)
         self.bent = (self.lower < 0) & (self.upper > 0)
         # Which of the open neurons can be split: (P, U).
         curved = bool(self.layout.curved)
         self.free = splittable(self.layout, self.open, self.lower, self.upper) if curved else self.bent
         self.stable_slope = self.base.gather(1, self.open)
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
+        self.splits = self._splits()
+        self.families = {i: self._family(i) for i in self.layout.curved}
+
+    @cached_property
+    def pre(self) -> dict[int, Interval]:
+        """The bounds of the neurons of each activation after splits, each end (B, 1, 1, *shape)."""
+        open_ = self.bounds.open[self.image]
+        held = (end[self.image] for end in (self.bounds.lower, self.bounds.upper))
+        lows, highs = (self.layout.pieces(end.scatter(1, open_, now)) for end, now in zip(held, self.ends, strict=True))
+        return {i: (low, highs[i]) for i, low in lows.items()}
 
     def _splits(self) -> dict[int, tuple[Tensor, Tensor]]:
         """By activation, the places of split neurons among its own and what a multiplier adds there: (B, D) each.
