@@ -59,6 +59,7 @@ print("the same numbers")
 OWN_LINES = """
 import torch
 from lipgraft.bounds import fused, own_lines
+from lipgraft.bounds.backward import _Minimum
 from lipgraft.bounds.own_lines import Shift
 from lipgraft.bounds.relaxations import Lines
 
@@ -87,6 +88,18 @@ for count, has_low, shared in ((1, True, True), (1, False, False), (3, True, Fal
         torch.testing.assert_close(kernel, expected)
         torch.testing.assert_close(formula, expected)
     fused.available = lambda rows: True
+
+rows = torch.randn(3, 70, generator=g)
+rows[0, :5] = 0.0
+rows.requires_grad_()
+centre, radius = torch.randn(3, 70, generator=g), torch.rand(3, 70, generator=g)
+expected = (rows * centre - rows.abs() * radius).sum(1)
+for fused.available in (fused.available, lambda rows: False):
+    least = _Minimum.apply(rows, centre, radius)
+    torch.testing.assert_close(least, expected)
+    weight = torch.tensor([1.0, -2.0, 0.5])
+    grads = [torch.autograd.grad((t * weight).sum(), rows, retain_graph=True)[0] for t in (least, expected)]
+    torch.testing.assert_close(*grads)
 print("the same numbers")
 """
 

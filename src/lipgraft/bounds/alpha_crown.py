@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.bounds.backward import Relaxed, Rows, Substitution
+from lipgraft.bounds.backward import Relaxed, Rows, Substitution, ball
 from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.implied import Implied
 from lipgraft.bounds.interval import Interval
@@ -95,6 +95,7 @@ class LowerBound:
         """
         self.layout, self.rows, self.bounds, self.image = bounds.layout, rows, bounds, image
         self.root = (bounds.root[0][image], bounds.root[1][image])
+        self.ball = ball(self.root)
         self.errors = {i: error[image] for i, error in bounds.errors.items()}
         self.neuron = image.new_zeros(len(image), 0) if neuron is None else neuron
         self.sign = rows.new_zeros(len(image), 0) if sign is None else sign
@@ -158,7 +159,7 @@ class LowerBound:
         """
         layout = self.layout
         shifts = {i: Shift(column, sign * beta) for i, (column, sign) in self.splits.items()}
-        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors)
+        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors, self.ball)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
         if self.point is not None:  # -sign * beta * (z - point)

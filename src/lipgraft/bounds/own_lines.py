@@ -93,7 +93,7 @@ class _OwnLines(torch.autograd.Function):
         return out, const
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, out: Tensor, const: Tensor) -> tuple[Tensor | None, ...]:
         rows, lower, upper, high, low, column = ctx.saved_tensors
         out = out.contiguous()
