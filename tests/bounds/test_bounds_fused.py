@@ -56,9 +56,57 @@ for x, net in cases:
 print("the same numbers")
 """
 
+OWN_LINES = """
+import torch
+from lipgraft.bounds import fused, own_lines
+from lipgraft.bounds.backward import _Minimum
+from lipgraft.bounds.own_lines import Shift
+from lipgraft.bounds.relaxations import Lines
 
-def test_the_kernels_give_the_numbers_of_the_plain_formulas() -> None:
+g = torch.Generator().manual_seed(1)
+for count, has_low, shared in ((1, True, True), (1, False, False), (3, True, False)):
+    slopes = torch.rand(2 * count, 71, generator=g)[:, :70].view(2, 1, count, 7, 2, 5).requires_grad_()
+    data = torch.randn(2, 1, count, 7, 2, 5, generator=g).requires_grad_()
+    upper, high, low = torch.randn(3, 2, 1, 1, 7, 2, 5, generator=g)
+    low = low[:1].expand(2, 1, 1, 7, 2, 5) if shared else low
+    lines = Lines(slopes, low if has_low else None, upper, high)
+    amount = torch.randn(2, 3, generator=g).requires_grad_()
+    shift = Shift(torch.tensor([[0, 5, 69], [7, 7, 1]]), amount) if count == 1 else None
+    weight, inputs = torch.randn(data.shape, generator=g), [data, slopes, *([amount] if shift else [])]
+    found = []
+    for fused.available in (fused.available, lambda rows: False):
+        out, const = own_lines.apply(data, lines, shift)
+        value = (out * weight).sum() + (const * weight[..., 0, 0, 0]).sum()
+        found.append((out, const, *torch.autograd.grad(value, inputs)))
+    negative, positive = data.clamp(max=0), data.clamp(min=0)
+    out = positive * slopes + negative * upper
+    out = out if shift is None else shift.added(out)
+    const = (negative * high + (positive * low if has_low else 0)).flatten(3).sum(3)
+    value = (out * weight).sum() + (const * weight[..., 0, 0, 0]).sum()
+    plain = (out, const, *torch.autograd.grad(value, inputs))
+    for kernel, formula, expected in zip(*found, plain, strict=True):
+        torch.testing.assert_close(kernel, expected)
+        torch.testing.assert_close(formula, expected)
+    fused.available = lambda rows: True
+
+rows = torch.randn(3, 70, generator=g)
+rows[0, :5] = 0.0
+rows.requires_grad_()
+centre, radius = torch.randn(3, 70, generator=g), torch.rand(3, 70, generator=g)
+expected = (rows * centre - rows.abs() * radius).sum(1)
+for fused.available in (fused.available, lambda rows: False):
+    least = _Minimum.apply(rows, centre, radius)
+    torch.testing.assert_close(least, expected)
+    weight = torch.tensor([1.0, -2.0, 0.5])
+    grads = [torch.autograd.grad((t * weight).sum(), rows, retain_graph=True)[0] for t in (least, expected)]
+    torch.testing.assert_close(*grads)
+print("the same numbers")
+"""
+
+
+@pytest.mark.parametrize("script", [SCRIPT, OWN_LINES], ids=["bounds", "own lines"])
+def test_the_kernels_give_the_numbers_of_the_plain_formulas(script: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}  # must be set before the kernels are defined
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "the same numbers" in done.stdout

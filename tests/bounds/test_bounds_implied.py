@@ -46,7 +46,7 @@ def narrowed(
     neuron, sign = torch.tensor(splits).T
     at = torch.tensor([image])
     ends = bounds.lower[at], bounds.upper[at]
-    lower, upper = implied.narrowed(*ends, at, neuron[None], sign[None].double())
+    lower, upper = implied.narrowed(*ends, implied.neurons[at], at, neuron[None], sign[None].double())
     return lower[0, :-1], upper[0, :-1]
 
 

@@ -13,6 +13,7 @@ from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.crown import Prepared, prepare, specification_bounds
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import other_classes
+from lipgraft.bounds.own_lines import Shift
 from lipgraft.grafting import GraftedActivation
 from lipgraft.network import evaluate, trace
 
@@ -32,9 +33,11 @@ def random_shifts(prepared: Prepared, C: Tensor, generator: torch.Generator) -> 
 
 
 def shifted_bounds(prepared: Prepared, C: Tensor, shifts: dict[int, Tensor]) -> Tensor:
-    """Lower bounds of C f + sum of shift * z: (B, G, S)."""
+    """Lower bounds of C f + sum of shift * z, one row per problem: (B, 1, 1)."""
     path = Layout.of(prepared.network, prepared.network.output).path
-    relaxed = Relaxed(prepared.lines, prepared.intervals[path.root], shifts)
+    flat = {i: shift.flatten(1) for i, shift in shifts.items()}
+    everywhere = {i: Shift(torch.arange(s.shape[1]).expand_as(s), s) for i, s in flat.items()}
+    relaxed = Relaxed(prepared.lines, prepared.intervals[path.root], everywhere)
     return Substitution(prepared.network, path, relaxed, None).lower_bound(Rows(C), C[..., 0] * 0, path.target)
 
 
@@ -42,6 +45,7 @@ def shifted_bounds(prepared: Prepared, C: Tensor, shifts: dict[int, Tensor]) -> 
 def test_shifts_add_a_linear_function_of_the_pre_activations(activation: str, generator: torch.Generator) -> None:
     """The bound is one of C f + sum of shift * z, at every point of the box."""
     prepared, C = ready(activation, generator)
+    C = C[:, :1, :1]
     shifts = random_shifts(prepared, C, generator)
     lower = shifted_bounds(prepared, C, shifts)
     network = prepared.network
@@ -58,6 +62,7 @@ def test_shifts_add_a_linear_function_of_the_pre_activations(activation: str, ge
 
 def test_the_bound_can_be_differentiated_by_the_shifts(generator: torch.Generator) -> None:
     prepared, C = ready("relu", generator)
+    C = C[:, :1, :1]
     shifts = {i: s.requires_grad_() for i, s in random_shifts(prepared, C, generator).items()}
     with torch.enable_grad():
         total = shifted_bounds(prepared, C, shifts).sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -279,6 +280,38 @@ def test_the_pool_gives_back_what_it_took_and_reuses_slots(images: Images, gener
     assert sorted(pool.slots.image[pool.used].tolist()) == [1, 3, 4]
     pool.deepen(11)
     assert bool((pool.take(pool.select(1)).neuron[:, 6:] == images.layout.size).all())
+
+
+def test_the_pool_knows_how_many_it_holds_whatever_was_done_to_it(images: Images) -> None:
+    row = pool_of([0], [-1.0], images).slots.row_bytes()
+    pool = pool_of([0, 0, 1, 2, 2], [-5.0, -4.0, -3.0, -2.0, -1.0], images)
+    pool.limit, pool.spill_limit = 6 * row, 100 * row
+    some = pool.slots.unpacked()
+
+    def moved(image: int) -> None:
+        pool.update(torch.tensor([0]), some.at(slice(0, 1)), torch.tensor([False]))
+        pool.push(some.at(slice(image, image + 1)))
+
+    steps: list[Callable[[], object]] = [
+        lambda: pool.take(pool.select(2)),
+        lambda: pool.push(some),
+        lambda: pool.push(some),
+        lambda: pool.drop(0),
+        lambda: pool.refill(),
+        lambda: moved(3),
+        lambda: pool.remove(lambda packed: packed.bound > -2.0),
+        lambda: pool.push(some),
+        lambda: pool.leave([2]),
+        lambda: pool.refill(),
+    ]
+    for step in steps:
+        step()
+        assert len(pool) == int(pool.used.sum())
+        counts = pool.counts(3)
+        spilled = [sum(len(block) for block in pool.spilled.get(image, [])) for image in range(3)]
+        assert (counts - torch.tensor(spilled)).tolist() == [
+            int((pool.used & (pool.slots.image == image)).sum()) for image in range(3)
+        ]
 
 
 def test_a_leaf_is_bounded_exactly_and_an_empty_one_without_limit(images: Images, generator: torch.Generator) -> None:

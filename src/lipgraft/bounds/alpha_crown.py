@@ -14,20 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.bounds.backward import Relaxed, Rows, Substitution
+from lipgraft.bounds.backward import Relaxed, Rows, Substitution, ball
 from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.implied import Implied
+from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
-from lipgraft.bounds.relaxations import Lines, family, relax
+from lipgraft.bounds.narrowed import Narrowed
+from lipgraft.bounds.own_lines import Shift
+from lipgraft.bounds.relaxations import Lines, family
 from lipgraft.bounds.sound import SPARE, UNIT, guard_lower, proved
-from lipgraft.bounds.splits import clamped, splittable
+from lipgraft.bounds.splits import splittable
 from lipgraft.settings import setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
@@ -91,30 +95,46 @@ class LowerBound:
         """
         self.layout, self.rows, self.bounds, self.image = bounds.layout, rows, bounds, image
         self.root = (bounds.root[0][image], bounds.root[1][image])
+        self.ball = ball(self.root)
         self.errors = {i: error[image] for i, error in bounds.errors.items()}
         self.neuron = image.new_zeros(len(image), 0) if neuron is None else neuron
         self.sign = rows.new_zeros(len(image), 0) if sign is None else sign
         # Kinks are split at zero and once: points matter where there are curves.
         self.point = point if self.layout.curved else None
-        lower, upper = clamped(bounds.lower[image], bounds.upper[image], self.neuron, self.sign, self.point)
-        if implied is not None:
-            lower, upper = implied.narrowed(lower, upper, image, self.neuron, self.sign)
-        highs = self.layout.pieces(upper)
-        self.pre = {i: (lb, highs[i]) for i, lb in self.layout.pieces(lower).items()}
-        bent = [i for i in self.pre if i not in self.layout.curved]
-        self.lines = {i: relax(bounds.activation(i, image), *self.pre[i]) for i in bent}
-        self.families = {i: self._family(i) for i in self.layout.curved}
-        slopes = {i: self.lines[i].lower_slope if i in self.lines else ends[0] for i, ends in self.pre.items()}
-        self.base = self._by_row(torch.cat([*(s.flatten(1) for s in slopes.values()), lower[:, -1:]], 1))
-        open_ = bounds.open[image]
-        self.open = self._by_row(open_)
-        self.lower, self.upper = self._by_row(lower.gather(1, open_)), self._by_row(upper.gather(1, open_))
+        narrowed = Narrowed(bounds, image, self.neuron, self.sign, self.point, implied)
+        self.ends = narrowed.lower, narrowed.upper
+        self.lines = narrowed.lines
+        self.base, self.open = self._by_row(narrowed.slopes), self._by_row(narrowed.open)
+        self.lower, self.upper = (self._by_row(end) for end in self.ends)
         self.bent = (self.lower < 0) & (self.upper > 0)
         # Which of the open neurons can be split: (P, U).
         curved = bool(self.layout.curved)
         self.free = splittable(self.layout, self.open, self.lower, self.upper) if curved else self.bent
         self.stable_slope = self.base.gather(1, self.open)
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
+        self.splits = self._splits()
+        self.families = {i: self._family(i) for i in self.layout.curved}
+
+    @cached_property
+    def pre(self) -> dict[int, Interval]:
+        """The bounds of the neurons of each activation after splits, each end (B, 1, 1, *shape)."""
+        open_ = self.bounds.open[self.image]
+        held = (end[self.image] for end in (self.bounds.lower, self.bounds.upper))
+        lows, highs = (self.layout.pieces(end.scatter(1, open_, now)) for end, now in zip(held, self.ends, strict=True))
+        return {i: (low, highs[i]) for i, low in lows.items()}
+
+    def _splits(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """By activation, the places of split neurons among its own and what a multiplier adds there: (B, D) each.
+
+        A split of another activation's neuron adds nothing, at the first place.
+        """
+        if not self.neuron.shape[1]:
+            return {}
+        out: dict[int, tuple[Tensor, Tensor]] = {}
+        for i, place in self.layout.places.items():
+            here = (self.neuron >= place.start) & (self.neuron < place.stop)
+            out[i] = torch.where(here, self.neuron - place.start, 0), torch.where(here, -self.sign, 0.0)
+        return out
 
     def start(self) -> Tensor:
         """The alpha that plain CROWN takes: (P, U k). Neurons with fewer than k parameters repeat their last one."""
@@ -138,10 +158,8 @@ class LowerBound:
         record: filled with the coefficients of each activation's output, (B, 1, R, *shape).
         """
         layout = self.layout
-        shifts: dict[int, Tensor] = {}
-        if self.neuron.shape[1]:
-            shifts = layout.pieces(torch.zeros_like(self.base).scatter_add(1, self.neuron, -self.sign * beta))
-        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors)
+        shifts = {i: Shift(column, sign * beta) for i, (column, sign) in self.splits.items()}
+        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors, self.ball)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
         if self.point is not None:  # -sign * beta * (z - point)

@@ -11,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from lipgraft.bounds import fused
+from lipgraft.bounds import fused, own_lines
 from lipgraft.bounds.geometry import Plan
 from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.own_lines import Shift
 from lipgraft.bounds.relaxations import Lines
 from lipgraft.bounds.windows import cut, flattened, inside, pick, spread, widen
 from lipgraft.network.graph import Activation, Add, Affine, Network, Planar
@@ -29,17 +32,18 @@ from lipgraft.network.window import Window, channels_last
 class Relaxed:
     """What a backward pass needs of one batch of problems: the lines of each activation and the interval of the root.
 
-    shifts: coefficients (B, G, S, *shape) to add to those of an activation's input, by the activation's position: this
-    is how constraints on neurons enter, as multipliers. Only for rows on whole layers.
+    shifts: by the activation's position. Only for rows on whole layers, one per problem.
     errors: (B, *shape) by position, how far a node's value may be from what it computes of its inputs; of a product or
         power its `Planar.plane`.
+    ball: the root's centre and radius, where somebody knows them already.
     cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
     """
 
     lines: Mapping[int, Lines]
     root: Interval
-    shifts: Mapping[int, Tensor] = field(default_factory=dict)
+    shifts: Mapping[int, Shift] = field(default_factory=dict)
     errors: Mapping[int, Tensor] = field(default_factory=dict)
+    ball: Interval | None = None
     cuts: dict[tuple[int, str, Window, bool], Tensor] = field(default_factory=dict)
     kernels: Cache = field(default_factory=dict)
 
@@ -171,6 +175,9 @@ class Substitution:
         shared = lines.lower_slope.ndim == 1 + len(self.network.nodes[i].shape)  # by all rows of a problem
         if shared and fused.usable(data, lines.lower_slope, lines.upper_slope):
             return self._activation_fused(i, rows, const)
+        own = None if shared else own_lines.apply(data, lines, self.relaxed.shifts.get(i))
+        if own is not None:
+            return Rows(own[0], window, True, True), const + own[1]
         lower = self._values(i, "lower_slope", lines.lower_slope, rows)
         gap = self._values(i, "slope_gap", lines.upper_slope - lines.lower_slope, rows)
         # data * lower + min(data, 0) * (upper - lower): few passes over the largest tensors there are.
@@ -187,7 +194,7 @@ class Substitution:
         return Rows(self._shifted(i, out), window, True, True), const
 
     def _shifted(self, i: int, data: Tensor) -> Tensor:
-        return data + self.relaxed.shifts[i] if i in self.relaxed.shifts else data
+        return self.relaxed.shifts[i].added(data) if i in self.relaxed.shifts else data
 
     def _activation_fused(self, i: int, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
         lines, data, window = self.relaxed.lines[i], rows.data, rows.window
@@ -246,17 +253,44 @@ class Substitution:
 
     def minimum(self, rows: Rows) -> Tensor:
         """min over the box of sum(rows * x) = rows . centre - |rows| . radius, (B, G, S)."""
-        lower, upper = self.relaxed.root
-        if fused.usable(rows.data):
-            centre = self._table(self.plan.root, "centre", (lower + upper) / 2, rows.window)
-            radius = self._table(self.plan.root, "radius", (upper - lower) / 2, rows.window)
-            flat = rows.data.reshape(-1, math.prod(rows.data.shape[3:]))
-            return fused.minimum(flat, self._lines_of_rows(rows.data, rows.window), centre, radius).view(
-                rows.data.shape[:3]
-            )
-        centre = self._values(self.plan.root, "centre", (lower + upper) / 2, rows)
-        radius = self._values(self.plan.root, "radius", (upper - lower) / 2, rows)
-        return _dot(rows.data, centre) - _dot(rows.data.abs(), radius)
+        root, data = self.plan.root, rows.data
+        middle, half = ball(self.relaxed.root) if self.relaxed.ball is None else self.relaxed.ball
+        if fused.usable(data):
+            centre, radius = (self._table(root, name, t, rows.window) for name, t in _named(middle, half))
+            flat = data.reshape(-1, math.prod(data.shape[3:]))
+            return fused.minimum(flat, self._lines_of_rows(data, rows.window), centre, radius).view(data.shape[:3])
+        fixed = not (middle.requires_grad or half.requires_grad)
+        if rows.window is None and data.shape[1:3] == (1, 1) and fixed:
+            found: Tensor = _Minimum.apply(data.flatten(1), middle.flatten(1), half.flatten(1))  # type: ignore[no-untyped-call]
+            return found.view(data.shape[:3])
+        centre, radius = (self._values(root, name, t, rows) for name, t in _named(middle, half))
+        return _dot(data, centre) - _dot(data.abs(), radius)
+
+
+class _Minimum(torch.autograd.Function):
+    """min over boxes of one row each: rows, centre, radius (B, K) -> (B,). Gradients reach the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, centre: Tensor, radius: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, centre, radius)
+        if fused.available(rows):
+            return fused.minimum(rows, torch.arange(len(rows), device=rows.device), centre, radius)
+        return (rows * centre).sum(1) - rows.abs().mul_(radius).sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, out: Tensor) -> tuple[Tensor | None, ...]:
+        rows, centre, radius = ctx.saved_tensors
+        return torch.addcmul(centre, rows.sgn(), radius, value=-1).mul_(out[:, None]), None, None
+
+
+def ball(box: Interval) -> Interval:
+    """Centre and radius of boxes."""
+    return (box[0] + box[1]) / 2, (box[1] - box[0]) / 2
+
+
+def _named(centre: Tensor, radius: Tensor) -> tuple[tuple[str, Tensor], tuple[str, Tensor]]:
+    return ("centre", centre), ("radius", radius)
 
 
 def _dot(rows: Tensor, values: Tensor) -> Tensor:

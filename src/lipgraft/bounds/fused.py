@@ -1,4 +1,4 @@
-"""The two element-wise steps of backward substitution as one GPU kernel each.
+"""The element-wise steps of backward substitution as one GPU kernel each.
 
 In plain PyTorch a step through an activation reads and writes the rows, the largest tensors there are, about ten times.
 Here it reads them once and writes them once. The tables (slopes, intercepts, centres, radii) are small, so they stay in
@@ -16,11 +16,15 @@ import torch
 from torch import Tensor
 
 
+def available(rows: Tensor) -> bool:
+    """On a GPU (or in Triton's interpreter) with Triton at hand."""
+    return (rows.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") and _has_triton()
+
+
 def usable(rows: Tensor, *others: Tensor) -> bool:
-    """On a GPU (or in Triton's interpreter) with Triton at hand, and when no gradient is asked for."""
-    on_device = rows.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    """Available, and no gradient is asked for."""
     differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in (rows, *others))
-    return on_device and _has_triton() and not differentiated
+    return available(rows) and not differentiated
 
 
 @cache
@@ -61,6 +65,47 @@ def minimum(rows: Tensor, index: Tensor, centre: Tensor, radius: Tensor) -> Tens
             rows, index, centre.contiguous(), radius.contiguous(), out, rows.shape[1], **_steps(rows.shape[1])
         )
     return out
+
+
+def own_lines(rows: Tensor, lower: Tensor, upper: Tensor, high: Tensor, low: Tensor | None) -> tuple[Tensor, Tensor]:
+    """rows * (lower if rows > 0 else upper), and for each row the sum of rows * (low if rows > 0 else high).
+
+    rows: (B, R, K), contiguous; lower: (B, R, K); upper, high, low: (B, 1, K), all contiguous along K; low None: zero.
+    -> (B, R, K), (B, R).
+    """
+    out, const = torch.empty_like(rows), rows.new_empty(rows.shape[:2])
+    if rows.numel():
+        tables = (rows, lower, upper, high, high if low is None else low)
+        _kernels().own_lines[(const.numel(),)](
+            *tables, out, const, *_shape(*tables), HAS_LOW=low is not None, **_steps(rows.shape[2])
+        )
+    return out, const
+
+
+def own_lines_gradient(
+    rows: Tensor, lower: Tensor, upper: Tensor, high: Tensor, low: Tensor | None, out: Tensor, const: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of `own_lines` by rows and by lower, (B, R, K) each. out, const: those by its results."""
+    of_rows, of_lower = torch.empty_like(rows), torch.empty_like(rows)
+    if rows.numel():
+        tables = (rows, lower, upper, high, high if low is None else low)
+        _kernels().own_lines_gradient[(const.numel(),)](
+            *tables,
+            out,
+            const.contiguous(),
+            of_rows,
+            of_lower,
+            *_shape(*tables),
+            HAS_LOW=low is not None,
+            **_steps(rows.shape[2]),
+        )
+    return of_rows, of_lower
+
+
+def _shape(rows: Tensor, lower: Tensor, upper: Tensor, high: Tensor, low: Tensor) -> tuple[int, ...]:
+    """How many rows a problem has, how long they are, and how far apart the lines of the tables stand."""
+    strides = lower.stride(0), lower.stride(1), upper.stride(0), high.stride(0), low.stride(0)
+    return rows.shape[1], rows.shape[2], *strides
 
 
 def _steps(size: int) -> dict[str, int]:

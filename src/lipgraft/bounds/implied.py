@@ -65,9 +65,11 @@ class Implied:
         return Implied(neurons, column, ends.view(images, 2 * (most + 1), 2 * most))
 
     def narrowed(
-        self, lower: Tensor, upper: Tensor, image: Tensor, neuron: Tensor, sign: Tensor
+        self, lower: Tensor, upper: Tensor, at: Tensor, image: Tensor, neuron: Tensor, sign: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Bounds of subproblems, (B, N + 1), with what their splits imply. image: (B,); neuron, sign: (B, D).
+        """Bounds of subproblems, (B, n), with what their splits imply. image: (B,); neuron, sign: (B, D).
+
+        at: (B, U), the columns in which the neurons stand; those that fill up share one that nobody reads.
 
         Where splits leave no value of a neuron they leave no input, and any bounds are true; lower <= upper stays so.
         """
@@ -80,10 +82,10 @@ class Implied:
         found = flat.index_select(0, first)
         for row in others:  # all at once would take as many times the memory
             found = torch.maximum(found, flat.index_select(0, row))
-        at, found = self.neurons[image], found.to(lower.dtype)
-        lower = lower.scatter_reduce(1, at, found[:, :most], "amax")
-        upper = upper.scatter_reduce(1, at, -found[:, most:], "amin")
-        return lower, torch.maximum(lower, upper)
+        found = found.to(lower.dtype)
+        low = torch.maximum(lower.gather(1, at), found[:, :most])
+        high = torch.maximum(low, torch.minimum(upper.gather(1, at), -found[:, most:]))
+        return lower.scatter(1, at, low), upper.scatter(1, at, high)
 
 
 def _open_in_first_layer(bounds: NeuronBounds) -> Tensor:

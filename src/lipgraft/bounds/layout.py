@@ -89,6 +89,17 @@ class Layout:
         return out
 
     @cached_property
+    def kinks(self) -> dict[int, Tensor]:
+        """The activations that bend at zero alone, one of each curve, with the neurons that have it: (size + 1,)."""
+        out: dict[int, Tensor] = {}
+        for i in self.places:
+            if i not in self.curved:
+                same = next((j for j in out if self.activation(j).curve == self.activation(i).curve), i)
+                none = torch.zeros(self.size + 1, dtype=torch.bool, device=self._like().device)
+                out.setdefault(same, none)[self.places[i]] = True
+        return out
+
+    @cached_property
     def is_curved(self) -> Tensor:
         """(size + 1,): whether a neuron belongs to one of these."""
         return torch.stack(list(self.curves.values())).any(0)

@@ -28,6 +28,8 @@ def confirmed(
     image, margin: (B,), of the points; stopped: by image, whether nobody asks any more.
     """
     out: Broken = {}
+    if not bool((margin < 0).any()):
+        return out
     rows = worst_rows(image, margin, len(images))
     for row in rows[margin[rows] < 0].tolist():
         place = int(image[row])

@@ -62,7 +62,7 @@ def solve_leaf(images: Images, sub: Subproblems, row: int, size: int, left: Left
         return None
     lower, upper = clamped(images.bounds.lower[image], images.bounds.upper[image], neuron, sign)
     if images.implied is not None:
-        lower, _ = images.implied.narrowed(lower, upper, image, neuron, sign)
+        lower, _ = images.implied.narrowed(lower, upper, images.implied.neurons[image], image, neuron, sign)
     split = sign[0] != 0
     matrix, offset, margin, constant = _affine(images, image, sub.target[row : row + 1], lower, neuron[0][split], left)
     signs = sign[0][split].double().cpu().numpy()

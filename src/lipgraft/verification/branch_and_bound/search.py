@@ -19,7 +19,7 @@ from lipgraft.verification.branch_and_bound.counterexamples import Broken, attac
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
-from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, pool_limits
+from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, counted, pool_limits
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
 from lipgraft.verification.verdict import Decided
@@ -58,6 +58,7 @@ class BranchAndBound:
         self.images = replace(open_images.images, implied=implied)
         self.number = self.images.number.tolist()
         self.stopped = [False] * len(self.number)
+        self.alive = torch.ones_like(self.floor, dtype=torch.bool)
         self.done: list[Decided] = []
         layout, open_neurons = self.images.layout, self.images.bounds.open
         splits = max(SPLITS, open_images.sub.neuron.shape[1])
@@ -84,7 +85,7 @@ class BranchAndBound:
         """Verdicts as images end."""
         with torch.no_grad():
             self._stop_late()
-            self._solve(self.first_leaves)
+            self._solve(self.first_leaves, torch.arange(len(self.first_leaves), device=self.floor.device))
             self._finish()
         yield from self._drain()
         while not all(self.stopped):
@@ -122,7 +123,7 @@ class BranchAndBound:
         """These images, which are open, with all of their subproblems. This search forgets them."""
         images, packed = leaving(self.images, self.pool.leave(places), places)
         for place in places:
-            self.stopped[place] = True
+            self._leave(place)
         notes = {name: getattr(self, name)[places].cpu() for name in ("floor", "first", "taken")}
         tightened = [self.tightened[place] for place in places]
         return Package.of(self.job, images, packed, tightened=tightened, **notes)
@@ -131,9 +132,14 @@ class BranchAndBound:
 
     def _stop(self, place: int, verdict: Decided) -> None:
         """End an image and forget its subproblems."""
-        self.stopped[place] = True
+        self._leave(place)
         self.done.append(verdict)
         self.pool.drop(place)
+
+    def _leave(self, place: int) -> None:
+        """Nobody asks for this image any more."""
+        self.stopped[place] = True
+        self.alive[place] = False
 
     def _give_up(self, place: int, reason: str) -> None:
         """End an image without a proof; the worst bound among its open subproblems is what is known of its margin."""
@@ -156,13 +162,10 @@ class BranchAndBound:
     def _finish(self) -> None:
         """Images without open subproblems, wherever they are kept, are verified: every one of theirs was proved."""
         counts = self.pool.counts(len(self.number)).tolist()
-        floors = self.floor.tolist()
-        for place, number in enumerate(self.number):
-            if not self.stopped[place] and counts[place] == 0:
-                self._stop(place, self.job.ledger.verdict(number, "verified", margin=floors[place]))
-
-    def _alive(self) -> Tensor:
-        return ~torch.tensor(self.stopped, device=self.floor.device)
+        ended = [place for place, count in enumerate(counts) if count == 0 and not self.stopped[place]]
+        floors = self.floor.tolist() if ended else []
+        for place in ended:
+            self._stop(place, self.job.ledger.verdict(self.number[place], "verified", margin=floors[place]))
 
     # --- rounds
 
@@ -225,10 +228,13 @@ class BranchAndBound:
         slots = self.pool.select(self.parents, self._cost())
         if len(slots) == 0:
             return
-        if int(self.pool.slots.depth[slots].max()) + 1 > self.pool.splits:
+        counts = counted(self.pool.slots.image[slots].long(), len(self.number))
+        # Both in one look at the device.
+        *numbers, deepest = torch.cat([counts, self.pool.slots.depth[slots].amax()[None]]).tolist()
+        if deepest + 1 > self.pool.splits:
             self.pool.deepen(2 * self.pool.splits)
         parents = self.pool.take(slots)
-        shares = self._numbers(parents)
+        shares = self._shares(numbers)
         with self._charged(shares):
             children, reason = None, ""
             try:
@@ -240,7 +246,7 @@ class BranchAndBound:
             return
         for number, count in shares:
             self.job.ledger.subproblems[number] += 2 * count
-        self.taken += 2 * torch.bincount(parents.image, minlength=len(self.number))
+        self.taken += 2 * counts
         try:
             self._digest(shares, children)
         except RuntimeError as error:
@@ -253,7 +259,9 @@ class BranchAndBound:
 
     def _numbers(self, sub: Subproblems) -> Shares:
         """The images of some subproblems, and how many each has."""
-        counts = torch.bincount(sub.image, minlength=len(self.number)).tolist()
+        return self._shares(counted(sub.image, len(self.number)).tolist())
+
+    def _shares(self, counts: list[int]) -> Shares:
         return [(number, count) for number, count in zip(self.number, counts, strict=True) if count]
 
     @contextmanager
@@ -294,11 +302,13 @@ class BranchAndBound:
             for broken in attacked(self.job, self.images, children, self.stopped):
                 self._break(broken)
         with self._charged(shares):
-            left = ~good & self._alive()[sub.image]
-            self._make_room(sub.image[left & ~children.leaf])
-            left &= self._alive()[sub.image]
-            self.pool.push(sub.at(left & ~children.leaf))
-        self._solve(sub.at(left & children.leaf))
+            left = ~good & self.alive[sub.image]
+            rows = torch.nonzero(left & ~children.leaf).flatten()
+            if not self.pool.fits(len(rows)):
+                self._make_room(sub.image[rows])
+                rows = rows[self.alive[sub.image[rows]]]
+            self.pool.push(sub.at(rows))
+        self._solve(sub, torch.nonzero(left & children.leaf).flatten())
         self.take_pains(children.risen)
 
     def take_pains(self, risen: Tensor) -> None:
@@ -322,7 +332,7 @@ class BranchAndBound:
         bound = sub.bound.index_copy(0, rows, self._proved_bounds(sub.at(rows)))
         good = proved(bound)
         if self.job.ledger.drafts is not None:
-            self.job.ledger.drafts.add(self.images, sub.at(good & self._alive()[sub.image]))
+            self.job.ledger.drafts.add(self.images, sub.at(good & self.alive[sub.image]))
         return replace(sub, bound=torch.where(good, bound, bound.clamp(max=0))), good
 
     def _proved_bounds(self, sub: Subproblems) -> Tensor:
@@ -330,10 +340,10 @@ class BranchAndBound:
 
     def _make_room(self, image: Tensor) -> None:
         """End the images with the most subproblems until those of these images, (B,), fit on the device or the host."""
-        waiting = torch.bincount(image, minlength=len(self.number))
-        while not self.pool.fits(int((waiting * self._alive()).sum())):
+        waiting = counted(image, len(self.number))
+        while not self.pool.fits(int((waiting * self.alive).sum())):
             open_ = self.pool.counts(len(self.number)) + waiting
-            self._give_up(int((open_ * self._alive()).argmax()), "memory")
+            self._give_up(int((open_ * self.alive).argmax()), "memory")
 
     # --- counterexamples and leaves
 
@@ -350,14 +360,16 @@ class BranchAndBound:
             self._break({place: seen})
         return seen is not None
 
-    def _solve(self, leaves: Subproblems) -> None:
-        """Fully split and not proved: multipliers are optimised for longer; what is left is decided exactly.
+    def _solve(self, sub: Subproblems, rows: Tensor) -> None:
+        """Rows of subproblems, (L,), that are fully split and not proved: their multipliers are optimised for longer;
+        what is left is decided exactly.
 
         Without a proof the linear program's solution is a counterexample, or a rounding error keeps the image open.
         """
-        leaves = leaves.at(self._alive()[leaves.image])
-        if len(leaves) == 0:
+        rows = rows[self.alive[sub.image[rows]]] if len(rows) else rows
+        if len(rows) == 0:
             return
+        leaves = sub.at(rows)
         shares = self._numbers(leaves)
         with self._charged(shares):
             late = self.job.limit([number for number, _ in shares])

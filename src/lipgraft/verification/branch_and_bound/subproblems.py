@@ -54,7 +54,9 @@ class Subproblems:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def at(self, index: Tensor | slice) -> Subproblems:
-        """Some of the rows."""
+        """Some of the rows. index: of the rows, or a boolean mask."""
+        if isinstance(index, Tensor) and index.dtype == torch.bool:
+            index = torch.nonzero(index).flatten()  # once: every mask waits for the device
         return Subproblems(**{name: t[index] for name, t in self.tensors().items()})
 
     def to(self, device: torch.device | str) -> Subproblems:
@@ -144,10 +146,13 @@ class Pool:
         self.slots = first.packed()
         self.spilled: dict[int, list[Subproblems]] = {}
         self.selections = 0
+        self._length: int | None = len(first)  # None: nobody has counted
 
     def __len__(self) -> int:
         """How many are on the device."""
-        return int(self.used.sum())
+        if self._length is None:
+            self._length = int(self.used.sum())
+        return self._length
 
     @property
     def splits(self) -> int:
@@ -160,7 +165,7 @@ class Pool:
 
     def counts(self, images: int) -> Tensor:
         """(images,): how many subproblems of each are open, wherever they are."""
-        out = torch.bincount(self.slots.image[self.used], minlength=images)
+        out = counted(self.slots.image.long(), images, self.used)
         for image, blocks in self.spilled.items():
             out[image] += sum(len(block) for block in blocks)
         return out
@@ -196,7 +201,7 @@ class Pool:
 
     def take(self, slots: Tensor) -> Subproblems:
         """Remove these subproblems and return them."""
-        self.used[slots] = False
+        self._empty(slots)
         return self.slots.at(slots).unpacked()
 
     def of(self, images: Tensor) -> Tensor:
@@ -208,6 +213,7 @@ class Pool:
         for name, tensor in sub.packed().tensors().items():
             self.slots.tensors()[name].index_copy_(0, slots, tensor)
         self.used[slots] = left
+        self._length = None
 
     def fits(self, count: int) -> bool:
         """Whether there is room for this many more, on the device or in the host's memory."""
@@ -230,6 +236,7 @@ class Pool:
     def drop(self, image: int) -> None:
         """Forget all subproblems of an image."""
         self.used &= self.slots.image != image
+        self._length = None
         self.spilled.pop(image, None)
 
     def leave(self, images: list[int]) -> Subproblems:
@@ -237,6 +244,7 @@ class Pool:
         mine = self.used & torch.isin(self.slots.image, torch.tensor(images, device=self.used.device))
         parts = [self.slots.at(mine).to("cpu")]
         self.used &= ~mine
+        self._length = None
         for image in images:
             parts += self.spilled.pop(image, [])
         return Subproblems.cat([part.widened(self.slots.alpha.shape[1], self.splits, self.size) for part in parts])
@@ -244,6 +252,7 @@ class Pool:
     def remove(self, proved: Callable[[Subproblems], Tensor]) -> None:
         """Take out what is proved, wherever it is kept. proved: of B packed subproblems, (B,)."""
         self.used &= ~proved(self.slots)
+        self._length = None
         for image, blocks in list(self.spilled.items()):
             left = [block.at(~proved(block.to(self.used.device)).to(block.bound.device)) for block in blocks]
             self.spilled[image] = [block for block in left if len(block)]
@@ -280,8 +289,14 @@ class Pool:
         missing = count - (len(self.used) - len(self))
         return len(self) + count <= self.capacity() and (missing <= 0 or self._grow(missing))
 
-    def _spill(self, slots: Tensor) -> None:
+    def _empty(self, slots: Tensor) -> None:
+        """These slots, all different and all in use, are free."""
+        left, self._length = len(self) - len(slots), None
         self.used[slots] = False
+        self._length = left
+
+    def _spill(self, slots: Tensor) -> None:
+        self._empty(slots)
         self._store(self.slots.at(slots))
 
     def _store(self, packed: Subproblems) -> None:
@@ -322,7 +337,9 @@ class Pool:
         packed = packed.widened(self.slots.alpha.shape[1], self.splits, self.size)
         free = torch.nonzero(~self.used).flatten()
         place = free[: len(packed)]
+        now, self._length = len(self) + len(packed), None
         self.used[place] = True
+        self._length = now
         for name, tensor in self.slots.tensors().items():
             tensor.index_copy_(0, place, packed.tensors()[name])
 
@@ -342,6 +359,15 @@ class Pool:
         self.slots = Subproblems(**grown)
         self.used = torch.cat([self.used, self.used.new_zeros(extra)])
         return True
+
+
+def counted(image: Tensor, images: int, some: Tensor | None = None) -> Tensor:
+    """How many rows belong to each image: (B,) -> (images,); some: (B,), which rows count.
+
+    `torch.bincount` waits for the device.
+    """
+    one = torch.ones_like(image) if some is None else some.long()
+    return torch.zeros(images, dtype=torch.int64, device=image.device).scatter_add_(0, image, one)
 
 
 def pool_limits(device: torch.device, pool_gigabytes: float | None, spill_gigabytes: float | None) -> tuple[int, int]:
