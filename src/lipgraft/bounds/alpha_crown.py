@@ -12,7 +12,7 @@ that they can be captured as a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,12 +25,14 @@ from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.implied import Implied
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
+from lipgraft.bounds.planes import Plane
 from lipgraft.bounds.relaxations import Lines, family, relax
 from lipgraft.bounds.sound import SPARE, UNIT, guard_lower, proved
 from lipgraft.bounds.splits import clamped, splittable
 from lipgraft.settings import setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
+NARROWED = 0.5  # a chord whose intercept splits have made so much smaller is better than a plane over the whole box
 CODES = 255  # alpha is kept in 8 bits: every alpha in [0, 1] is sound
 
 
@@ -82,12 +84,16 @@ class LowerBound:
         sign: Tensor | None = None,
         point: Tensor | None = None,
         implied: Implied | None = None,
+        planes: Sequence[Mapping[int, Plane]] = (),
+        group: Tensor | None = None,
     ) -> None:
         """image: (B,), row of bounds; rows: (B, 1, R, *target shape), at the layout's target.
 
         neuron, sign, point: (B, D), the splits; none by default. A split is a neuron of the flat axis with sign +1 for
         z >= point or -1 for z <= point; sign 0 and neuron N fill up. No points: all are split at zero.
         implied: what splits say about other neurons, by the rows of bounds.
+        planes: above some neurons, by the activation's position, for each group of subproblems; group: (B,), the place
+            of each subproblem's group among them, or one that none has. They need R = 1.
         """
         self.layout, self.rows, self.bounds, self.image = bounds.layout, rows, bounds, image
         self.root = (bounds.root[0][image], bounds.root[1][image])
@@ -115,6 +121,7 @@ class LowerBound:
         self.free = splittable(self.layout, self.open, self.lower, self.upper) if curved else self.bent
         self.stable_slope = self.base.gather(1, self.open)
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
+        self.planes = {} if group is None else self._above(planes, group)
 
     def start(self) -> Tensor:
         """The alpha that plain CROWN takes: (P, U k). Neurons with fewer than k parameters repeat their last one."""
@@ -141,7 +148,7 @@ class LowerBound:
         shifts: dict[int, Tensor] = {}
         if self.neuron.shape[1]:
             shifts = layout.pieces(torch.zeros_like(self.base).scatter_add(1, self.neuron, -self.sign * beta))
-        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors)
+        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors, self.planes)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
         if self.point is not None:  # -sign * beta * (z - point)
@@ -185,6 +192,19 @@ class LowerBound:
                 lines[i] = family_of_lines(torch.stack([pieces[i] for pieces in chosen]))
         return lines
 
+    def _above(self, planes: Sequence[Mapping[int, Plane]], group: Tensor) -> dict[int, list[tuple[Plane, Tensor]]]:
+        """The planes, and where they stand in for chords: not where a neuron's interval is half gone."""
+        out: dict[int, list[tuple[Plane, Tensor]]] = {}
+        for number, mine in enumerate(planes):
+            for i, plane in mine.items():
+                low, high = (end.flatten(1)[:, plane.column] for end in self.pre[i])
+                place = self.layout.places[i]
+                ends = (end[self.image, place][:, plane.column] for end in (self.bounds.lower, self.bounds.upper))
+                left = _intercept(low, high) >= NARROWED * _intercept(*ends)
+                used = (low < 0) & (high > 0) & left & (group == number)[:, None]
+                out.setdefault(i, []).append((plane, used.to(low.dtype)))
+        return out
+
     def _family(self, i: int) -> Callable[[Tensor], Lines]:
         return family(self.bounds.activation(i, self.image), *self.pre[i], anchors=self._anchors(i))
 
@@ -207,6 +227,11 @@ class LowerBound:
         """(B, n) -> (P, n): each subproblem's values for each of its rows."""
         count = self.rows.shape[2]
         return values if count == 1 else values.repeat_interleave(count, 0)
+
+
+def _intercept(lower: Tensor, upper: Tensor) -> Tensor:
+    """Of a ReLU's chord."""
+    return -lower * upper / (upper - lower).clamp(min=torch.finfo(lower.dtype).tiny)
 
 
 @dataclass(frozen=True, eq=False)
