@@ -196,11 +196,13 @@ class LowerBound:
         """The planes, and where they stand in for chords: not where a neuron's interval is half gone."""
         out: dict[int, list[tuple[Plane, Tensor]]] = {}
         for number, mine in enumerate(planes):
+            if group.device.type == "cpu" and not bool((group == number).any()):
+                continue
             for i, plane in mine.items():
-                low, high = (end.flatten(1)[:, plane.column] for end in self.pre[i])
+                low, high = (end.flatten(1).index_select(1, plane.column) for end in self.pre[i])
                 place = self.layout.places[i]
-                ends = (end[self.image, place][:, plane.column] for end in (self.bounds.lower, self.bounds.upper))
-                left = _intercept(low, high) >= NARROWED * _intercept(*ends)
+                whole = (end[:, place].index_select(1, plane.column) for end in (self.bounds.lower, self.bounds.upper))
+                left = _intercept(low, high) >= NARROWED * _intercept(*whole)[self.image]
                 used = (low < 0) & (high > 0) & left & (group == number)[:, None]
                 out.setdefault(i, []).append((plane, used.to(low.dtype)))
         return out

@@ -200,7 +200,7 @@ class Substitution:
     ) -> tuple[Rows, Tensor]:
         """Negative coefficients of neurons with a plane go on to what the neurons read; what is left takes lines."""
         flat = rows.data.flatten(1)
-        negative = flat[:, plane.column].clamp(max=0) * used
+        negative = flat.index_select(1, plane.column).clamp(max=0) * used
         for j, slope in plane.slope.items():
             back = (negative @ slope).view(*rows.data.shape[:3], *self.network.nodes[j].shape)
             self._arrive(waiting, j, Rows(back, spare=True))

@@ -43,6 +43,7 @@ USUAL = 16
 IMAGES = 64  # whose windows are cut at once
 LEVELS = 3  # of effort for the bounds of an image's neurons
 WAITING = 4  # neurons are bounded when at least one in so many of the open images waits for it
+FEW = 4  # images together for which layers that see much are optimised even where they are images, neuron by neuron
 AT_ONCE = 128  # images whose neurons are bounded between two rounds, the most promising first
 
 
@@ -108,9 +109,10 @@ class HiddenNeurons:
         sound = None
         if job.proof is not None and prepared.rounding is not None:
             sound = Sound(job.proof, prepared.rounding, prepared.errors)
-        intervals = refine(
-            job.network, prepared.intervals, settings.optimise.refine, alpha, settings.branch.batch, late, sound
-        )
+        which = settings.optimise.refine
+        which = "all" if which == "vectors" and len(some) <= FEW else which
+        batch, skip = settings.branch.batch, self.windows if which == "all" else ()
+        intervals = refine(job.network, prepared.intervals, which, alpha, batch, late, sound, skip)
         _narrow(held, some, NeuronBounds.of(held.layout, intervals))
         if images.proof is not None:
             images.bounds.lower[some] = images.proof.lower[some].to(images.bounds.lower)

@@ -30,7 +30,8 @@ class Images:
     bounds: of their neurons; number: (I,), the image's place in the caller's batch; y: (I,), its class.
     box: of each image, both ends (I, *input shape); inner: the box for counterexamples, which lies inside.
     proof: sound bounds of the neurons in double precision, with which proofs are made; None: the search's word counts.
-    implied, planes: what splits say about other neurons, and planes above neurons of hard margins; not handed on to some of the images or to several groups together.
+    implied, planes: what splits say about other neurons, and planes above neurons of hard margins; not handed on to
+        some of the images or to several groups together.
     """
 
     bounds: NeuronBounds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,7 +23,10 @@ Bound = Callable[[Subproblems, "dict[int, Plane]"], LowerBound]
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The planes of one margin. image: by its place in the search; target: the class; choice: by activation."""
+    """The planes of one margin. image: by its place in the search; target: the class; reads, choice: by activation.
+
+    reads: as proofs see them; choice: of the search's type.
+    """
 
     image: int
     target: int
@@ -31,29 +34,23 @@ class Group:
     choice: dict[int, Choice]
 
     @staticmethod
-    def of(bounds: NeuronBounds, image: int, target: int) -> Group:
-        """Chords, to begin with. bounds: of the search."""
-        layout = bounds.layout
-        open_ = bounds.open[image]
+    def of(held: NeuronBounds, image: int, target: int, dtype: torch.dtype) -> Group:
+        """Chords, to begin with. held: the bounds that proofs are made with; dtype: of the search."""
+        layout, open_ = held.layout, held.open[image]
         reads: dict[int, Reads] = {}
         for i, place in layout.places.items():
             column = open_[(open_ >= place.start) & (open_ < place.stop)] - place.start
-            node = layout.activation(i)
-            if len(column) == 0 or node.curve.slopes != (0.0, 1.0):
+            if len(column) == 0 or layout.activation(i).curve.slopes != (0.0, 1.0):
                 continue
             found = Reads.of(layout, i, column)
-            if found is not None and found.weight.numel() <= NUMBERS:
+            if found is not None and len(column) * sum(found.sources.values()) <= NUMBERS:
                 reads[i] = found
-        return Group(image, target, reads, {i: read.chord(bounds, image) for i, read in reads.items()})
+        return Group(image, target, reads, {i: read.chord(held, image).to(dtype) for i, read in reads.items()})
 
-    def planes(self, bounds: NeuronBounds, reads: Mapping[int, Reads] | None = None) -> dict[int, Plane]:
+    def planes(self, bounds: NeuronBounds) -> dict[int, Plane]:
+        """In the type of the bounds."""
         dtype = bounds.lower.dtype
-        out: dict[int, Plane] = {}
-        for i, read in (self.reads if reads is None else reads).items():
-            choice = self.choice[i]
-            choice = Choice(choice.share.to(dtype), choice.low.to(dtype), choice.high.to(dtype))
-            out[i] = read.plane(bounds, self.image, choice)
-        return out
+        return {i: read.to(dtype).plane(bounds, self.image, self.choice[i].to(dtype)) for i, read in self.reads.items()}
 
     def fitted(self, bounds: NeuronBounds, sub: Subproblems, bound: Bound, steps: int, late: Late) -> Group:
         """With planes that lift the bounds of these subproblems of the margin, all in all."""
@@ -102,16 +99,10 @@ class UpperPlanes:
     @staticmethod
     def of(members: list[Group], bounds: NeuronBounds, proof: NeuronBounds | None, classes: int) -> UpperPlanes:
         number = torch.full((len(bounds.lower), classes), len(members), device=bounds.lower.device)
-        exact: list[dict[int, Plane]] = []
         for place, group in enumerate(members):
             number[group.image, group.target] = place
-            if proof is None:
-                exact.append(group.planes(bounds))
-            else:
-                reads = {i: Reads.of(proof.layout, i, read.column) for i, read in group.reads.items()}
-                exact.append(group.planes(proof, {i: read for i, read in reads.items() if read is not None}))
-        dtype = bounds.lower.dtype
-        search = [{i: _to(plane, dtype) for i, plane in planes.items()} for planes in exact]
+        exact = [group.planes(bounds if proof is None else proof) for group in members]
+        search = [{i: _to(plane, bounds.lower.dtype) for i, plane in planes.items()} for planes in exact]
         return UpperPlanes(members, search, exact, number)
 
     def groups(self, image: Tensor, target: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from lipgraft.bounds.splits import splittable
 from lipgraft.verification.branch_and_bound.branching import Children, Step
 from lipgraft.verification.branch_and_bound.capture import Replayed
 from lipgraft.verification.branch_and_bound.counterexamples import Broken, attacked, confirmed
-from lipgraft.verification.branch_and_bound.hidden import LEVELS, HiddenNeurons
+from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
 from lipgraft.verification.branch_and_bound.planes import Group, UpperPlanes
@@ -31,7 +31,8 @@ DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopel
 TRIAL = 450  # subproblems before which nobody can tell: enough to see what better bounds of hidden neurons do
 TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
-MARGINS = 8  # hard margins that get planes, at most: each costs every subproblem a product with a matrix of its own
+FITS = 5  # of an image's planes, each after ten times as many subproblems
+MARGINS = 12  # hard margins that get planes, at most: each costs every subproblem a product with a matrix of its own
 FITTED = 32  # subproblems of a margin that its planes are fitted to
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 
@@ -210,14 +211,14 @@ class BranchAndBound:
                 self._stop(place, self.job.ledger.failed(self.number[place], reason))
 
     def _lift(self) -> None:
-        """Planes above neurons, for images that prove hard, once few margins are open; fitted anew as the tree grows."""
+        """Planes above neurons, for images that prove hard, once few margins are open; fitted anew as trees grow."""
         settings, subproblems = self.job.settings.branch, self.job.ledger.subproblems
         if settings.plane_steps == 0 or self.job.ledger.drafts is not None or self.images.bounds.errors:
             return
         due = [
             place
             for place, times in enumerate(self.lifted)
-            if times < LEVELS
+            if times < FITS
             and not self.stopped[place]
             and subproblems[self.number[place]] >= settings.neuron_after * int(10**times)
         ]
@@ -239,12 +240,13 @@ class BranchAndBound:
                 release()  # the planes that there are stay
 
     def _lift_some(self, due: list[int], margins: list[tuple[int, int]], late: Late) -> None:
-        held = [] if self.images.planes is None else self.images.planes.members
-        known = {(group.image, group.target): group for group in held}
+        members = [] if self.images.planes is None else self.images.planes.members
+        known = {(group.image, group.target): group for group in members}
         bounds = self.images.bounds
+        held = bounds if self.images.proof is None else self.images.proof
         for image, target in margins:
             if image in due and not late():
-                group = known.get((image, target)) or Group.of(bounds, image, target)
+                group = known.get((image, target)) or Group.of(held, image, target, bounds.lower.dtype)
                 sub = self.pool.spread(image, target, FITTED).unpacked()
                 steps = self.job.settings.branch.plane_steps
                 known[image, target] = group.fitted(bounds, sub, self.images.lifted_bound, steps, late)
