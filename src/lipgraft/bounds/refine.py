@@ -6,7 +6,7 @@ lines are its own. Layers are done in order, each with the improved bounds of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -60,13 +60,11 @@ def refine(
     most: int,
     late: Late = never,
     sound: Sound | None = None,
-    skip: Collection[int] = (),
 ) -> list[Interval]:
     """The intervals of all nodes with tighter ones where neurons were unstable. which: "none", "vectors" or "all".
 
     most: neurons that are bounded at once.
     late: asked now and then; once it holds, what is left keeps the interval that it has.
-    skip: nodes that are left as they are.
     sound: the intervals are sound, of double precision, and stay so; the network is the one that lines are searched in.
     """
     out = list(intervals)
@@ -79,7 +77,7 @@ def refine(
             readers.setdefault(act.inputs[0], []).append(act)
     for target, acts in sorted(readers.items()):
         image = len(network.nodes[target].shape) == 3
-        if not exact[target] and target not in skip and (which == "all" or not image):
+        if not exact[target] and (which == "all" or not image):
             wanted = torch.stack([unstable(act, *out[target]) for act in acts]).any(0)
             out[target] = _refined(network, target, out, wanted.flatten(1), settings, most, late, sound)
     return out

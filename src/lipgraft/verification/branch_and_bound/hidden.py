@@ -43,7 +43,8 @@ USUAL = 16
 IMAGES = 64  # whose windows are cut at once
 LEVELS = 3  # of effort for the bounds of an image's neurons
 WAITING = 4  # neurons are bounded when at least one in so many of the open images waits for it
-FEW = 4  # images together for which layers that see much are optimised even where they are images, neuron by neuron
+FEW = 4  # images together whose neurons are branched on even where they see much of the network
+SHARE = 0.25  # of the time that is left to these images, at most, for that
 AT_ONCE = 128  # images whose neurons are bounded between two rounds, the most promising first
 
 
@@ -56,6 +57,7 @@ class HiddenNeurons:
         wanted = job.settings.branch.neuron_splits > 0 and job.ledger.drafts is None
         self.windows = _seen_networks(job.network) if wanted else {}
         self.proof = _seen_networks(job.proof) if wanted and job.proof is not None else None
+        self.far = [target for target, seen in self.windows.items() if isinstance(seen, PrefixNetwork) and seen.far]
 
     def __bool__(self) -> bool:
         """Whether there is anything to improve."""
@@ -97,10 +99,16 @@ class HiddenNeurons:
         job, settings = self.job, self.job.settings
         held = images.bounds if images.proof is None else images.proof
         prepared = self._prepared(images.number[some], _by_name(held.at(some)))
+        end = job.ledger.now() + SHARE * job.left(images.number[some].tolist())
+
+        def far_late() -> bool:
+            return late() or job.ledger.now() > end
+
         done: dict[str, Interval] = {}
         for target, readers in _readers(prepared.network).items():
-            if target in self.windows:
-                prepared.intervals[target] = self._layer(prepared, target, readers, splits, late)
+            if target in self.windows and (target not in self.far or len(some) <= FEW):
+                over = far_late if target in self.far else late
+                prepared.intervals[target] = self._layer(prepared, target, readers, splits, over)
             if target <= max(self.windows):
                 done |= {act.name: prepared.intervals[target] for act in readers}
         # Layers that see everything: once more over the better ones before them.
@@ -109,10 +117,9 @@ class HiddenNeurons:
         sound = None
         if job.proof is not None and prepared.rounding is not None:
             sound = Sound(job.proof, prepared.rounding, prepared.errors)
-        which = settings.optimise.refine
-        which = "all" if which == "vectors" and len(some) <= FEW else which
-        batch, skip = settings.branch.batch, self.windows if which == "all" else ()
-        intervals = refine(job.network, prepared.intervals, which, alpha, batch, late, sound, skip)
+        intervals = refine(
+            job.network, prepared.intervals, settings.optimise.refine, alpha, settings.branch.batch, late, sound
+        )
         _narrow(held, some, NeuronBounds.of(held.layout, intervals))
         if images.proof is not None:
             images.bounds.lower[some] = images.proof.lower[some].to(images.bounds.lower)
@@ -239,7 +246,7 @@ class NeuronProblem:
 
 
 def _seen_networks(network: Network) -> dict[int, WindowNetwork | PrefixNetwork]:
-    """What the neurons of each layer see, where that is little; the first layer's intervals are exact."""
+    """What the neurons of each layer see, where that is little or the layer an image; the first's intervals are exact."""
     exact = interval_is_exact(network)
     targets = [target for target in _readers(network) if not exact[target]]
     found = {target: WindowNetwork.of(network, target) or PrefixNetwork.of(network, target) for target in targets}
