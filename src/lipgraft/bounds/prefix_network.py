@@ -37,7 +37,7 @@ class PrefixNetwork:
 
     @staticmethod
     def of(whole: Network, target: int) -> PrefixNetwork | None:
-        """None where an activation before it has no kink; where the target is a vector and others are not, or is large."""
+        """None where an activation has no kink; of a vector, also where one is no vector or weights are too many."""
         layout = Layout.of(whole, target)
         if layout.curved:
             return None

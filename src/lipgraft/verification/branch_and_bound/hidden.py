@@ -49,7 +49,10 @@ AT_ONCE = 128  # images whose neurons are bounded between two rounds, the most p
 
 
 class HiddenNeurons:
-    """The layers of a network whose neurons see little of it, in order."""
+    """The layers of a network whose neurons are branched on, in order.
+
+    far: those among them whose neurons see much, which takes time that only a few images have.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -246,7 +249,7 @@ class NeuronProblem:
 
 
 def _seen_networks(network: Network) -> dict[int, WindowNetwork | PrefixNetwork]:
-    """What the neurons of each layer see, where that is little or the layer an image; the first's intervals are exact."""
+    """What the neurons of each layer see, where it is worth branching on; the first layer's intervals are exact."""
     exact = interval_is_exact(network)
     targets = [target for target in _readers(network) if not exact[target]]
     found = {target: WindowNetwork.of(network, target) or PrefixNetwork.of(network, target) for target in targets}
