@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from lipgraft.box import Box
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.network import Activation, Network, evaluate
 from lipgraft.verification import AttackSettings, BranchSettings, OptimiseSettings, Verdict, VerifySettings, verify
+from lipgraft.verification.branch_and_bound.planes import Group
 
 # Little optimisation, no attack and no search, so that most of the work is left to branching and to the leaves.
 BARE = VerifySettings(
@@ -147,6 +149,40 @@ def test_verdicts_agree_with_a_mixed_integer_program_in_both_directions(kind: st
     assert statuses >= {"verified", "falsified"}
     assert branched > 0
     assert clear >= CLEAR_ANSWERS
+
+
+EAGER = BARE.changed(branch={"neuron_after": 0, "plane_steps": 8})
+
+
+@pytest.mark.parametrize(("kind", "graft"), KINDS[:-1], ids=[f"{k}{'-grafted' if g else ''}" for k, g in KINDS[:-1]])
+def test_verdicts_with_planes_agree_with_a_mixed_integer_program(
+    kind: str, graft: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planes: list[int] = []
+    fitted = Group.fitted
+
+    def counted(self: Group, *rest: Any) -> Group:
+        planes.append(len(self.reads))
+        return fitted(self, *rest)
+
+    monkeypatch.setattr(Group, "fitted", counted)
+    clear = 0
+    for seed in (10, 11):
+        model = network(kind, graft, seed)
+        x, y, eps = images(model, 20, seed)
+        net = double(model)
+        exact = [exact_margin(net, x[k], int(y[k]), float(eps[k])) for k in range(len(x))]
+        verdicts = [v for some in range(0, len(x), 4) for v in _four(model, x, y, eps, some)]
+        clear += check(verdicts, exact, model, x, y, eps)
+    assert clear >= 34
+    assert len(planes) >= 3
+    assert max(planes) == sum(isinstance(node, Activation) for node in net.nodes)
+
+
+def _four(model: nn.Module, x: Tensor, y: Tensor, eps: Tensor, first: int) -> list[Verdict]:
+    """Few enough for planes."""
+    some = slice(first, first + 4)
+    return verify(model, x[some], y[some], eps[some], settings=EAGER)
 
 
 @pytest.mark.parametrize("graft", [False, True])

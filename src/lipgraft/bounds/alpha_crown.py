@@ -12,7 +12,7 @@ that they can be captured as a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -29,12 +29,14 @@ from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.narrowed import Narrowed
 from lipgraft.bounds.own_lines import Shift
+from lipgraft.bounds.planes import Plane
 from lipgraft.bounds.relaxations import Lines, family
 from lipgraft.bounds.sound import SPARE, UNIT, guard_lower, proved
 from lipgraft.bounds.splits import splittable
 from lipgraft.settings import setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
+NARROWED = 0.5  # a chord whose intercept splits have made so much smaller is better than a plane over the whole box
 CODES = 255  # alpha is kept in 8 bits: every alpha in [0, 1] is sound
 
 
@@ -86,12 +88,16 @@ class LowerBound:
         sign: Tensor | None = None,
         point: Tensor | None = None,
         implied: Implied | None = None,
+        planes: Sequence[Mapping[int, Plane]] = (),
+        group: Tensor | None = None,
     ) -> None:
         """image: (B,), row of bounds; rows: (B, 1, R, *target shape), at the layout's target.
 
         neuron, sign, point: (B, D), the splits; none by default. A split is a neuron of the flat axis with sign +1 for
         z >= point or -1 for z <= point; sign 0 and neuron N fill up. No points: all are split at zero.
         implied: what splits say about other neurons, by the rows of bounds.
+        planes: above some neurons, by the activation's position, for each group of subproblems; group: (B,), the place
+            of each subproblem's group among them, or one that none has. They need R = 1.
         """
         self.layout, self.rows, self.bounds, self.image = bounds.layout, rows, bounds, image
         self.root = (bounds.root[0][image], bounds.root[1][image])
@@ -114,6 +120,7 @@ class LowerBound:
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
         self.splits = self._splits()
         self.families = {i: self._family(i) for i in self.layout.curved}
+        self.planes = {} if group is None else self._above(planes, group)
 
     @cached_property
     def pre(self) -> dict[int, Interval]:
@@ -159,7 +166,7 @@ class LowerBound:
         """
         layout = self.layout
         shifts = {i: Shift(column, sign * beta) for i, (column, sign) in self.splits.items()}
-        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors, self.ball)
+        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors, self.ball, self.planes)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
         if self.point is not None:  # -sign * beta * (z - point)
@@ -203,6 +210,21 @@ class LowerBound:
                 lines[i] = family_of_lines(torch.stack([pieces[i] for pieces in chosen]))
         return lines
 
+    def _above(self, planes: Sequence[Mapping[int, Plane]], group: Tensor) -> dict[int, list[tuple[Plane, Tensor]]]:
+        """The planes, and where they stand in for chords: not where a neuron's interval is half gone."""
+        out: dict[int, list[tuple[Plane, Tensor]]] = {}
+        for number, mine in enumerate(planes):
+            if group.device.type == "cpu" and not bool((group == number).any()):
+                continue
+            for i, plane in mine.items():
+                low, high = (end.flatten(1).index_select(1, plane.column) for end in self.pre[i])
+                place = self.layout.places[i]
+                whole = (end[:, place].index_select(1, plane.column) for end in (self.bounds.lower, self.bounds.upper))
+                left = _intercept(low, high) >= NARROWED * _intercept(*whole)[self.image]
+                used = (low < 0) & (high > 0) & left & (group == number)[:, None]
+                out.setdefault(i, []).append((plane, used.to(low.dtype)))
+        return out
+
     def _family(self, i: int) -> Callable[[Tensor], Lines]:
         return family(self.bounds.activation(i, self.image), *self.pre[i], anchors=self._anchors(i))
 
@@ -225,6 +247,11 @@ class LowerBound:
         """(B, n) -> (P, n): each subproblem's values for each of its rows."""
         count = self.rows.shape[2]
         return values if count == 1 else values.repeat_interleave(count, 0)
+
+
+def _intercept(lower: Tensor, upper: Tensor) -> Tensor:
+    """Of a ReLU's chord."""
+    return -lower * upper / (upper - lower).clamp(min=torch.finfo(lower.dtype).tiny)
 
 
 @dataclass(frozen=True, eq=False)

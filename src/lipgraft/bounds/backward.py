@@ -9,9 +9,9 @@ neurons (the neuron and its negative, for both bounds in one pass), S rows; bloc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,20 @@ from lipgraft.network.nodes import Cache
 from lipgraft.network.window import Window, channels_last
 
 
+class Above(Protocol):
+    """Planes above U neurons, as `bounds.planes.Plane` has them: slope (U, n_j) by source j, const (U,).
+
+    column: (U,), the neurons' places in their layer.
+    """
+
+    @property
+    def column(self) -> Tensor: ...
+    @property
+    def slope(self) -> Mapping[int, Tensor]: ...
+    @property
+    def const(self) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Relaxed:
     """What a backward pass needs of one batch of problems: the lines of each activation and the interval of the root.
@@ -36,6 +50,8 @@ class Relaxed:
     errors: (B, *shape) by position, how far a node's value may be from what it computes of its inputs; of a product or
         power its `Planar.plane`.
     ball: the root's centre and radius, where somebody knows them already.
+    planes: by the activation's position, planes above some of its neurons, and in which problems they stand in for
+        the upper lines: one or zero, (B, U). Only for rows on whole layers.
     cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
     """
 
@@ -44,6 +60,7 @@ class Relaxed:
     shifts: Mapping[int, Shift] = field(default_factory=dict)
     errors: Mapping[int, Tensor] = field(default_factory=dict)
     ball: Interval | None = None
+    planes: Mapping[int, Sequence[tuple[Above, Tensor]]] = field(default_factory=dict)
     cuts: dict[tuple[int, str, Window, bool], Tensor] = field(default_factory=dict)
     kernels: Cache = field(default_factory=dict)
 
@@ -93,6 +110,16 @@ class Substitution:
                 const = self._through(i, here, const, waiting)
         return waiting[self.plan.root], const
 
+    def to_sources(
+        self, rows: Rows, const: Tensor, start: int, through: Collection[int]
+    ) -> tuple[dict[int, Rows], Tensor]:
+        """The rows as linear functions of the nodes that are met when these, affine ones, are left behind."""
+        waiting: dict[int, Rows] = {}
+        self._arrive(waiting, start, rows)
+        for i in sorted(through, reverse=True):
+            const = self._through(i, waiting.pop(i), const, waiting)
+        return waiting, const
+
     def _through(self, i: int, rows: Rows, const: Tensor, waiting: dict[int, Rows]) -> Tensor:
         node = self.network.nodes[i]
         if isinstance(node, Planar):
@@ -100,6 +127,10 @@ class Substitution:
         if i in self.relaxed.errors:
             const = const - _dot(self._cleaned(i, rows).abs(), self._values(i, "error", self.relaxed.errors[i], rows))
         if isinstance(node, Activation):
+            if self.record is not None:
+                self.record[i] = rows.data
+            for plane, used in self.relaxed.planes.get(i, ()):
+                rows, const = self._above(plane, used, rows, const, waiting)
             rows, const = self._activation(i, rows, const)
             self._arrive(waiting, node.inputs[0], rows)
         elif isinstance(node, Add):
@@ -167,11 +198,21 @@ class Substitution:
             self.relaxed.cuts[key] = cut(layer, window, self.plan.grid, last=last)
         return self.relaxed.cuts[key]
 
+    def _above(
+        self, plane: Above, used: Tensor, rows: Rows, const: Tensor, waiting: dict[int, Rows]
+    ) -> tuple[Rows, Tensor]:
+        """Negative coefficients of neurons with a plane go on to what the neurons read; what is left takes lines."""
+        flat = rows.data.flatten(1)
+        negative = flat.index_select(1, plane.column).clamp(max=0) * used
+        for j, slope in plane.slope.items():
+            back = (negative @ slope).view(*rows.data.shape[:3], *self.network.nodes[j].shape)
+            self._arrive(waiting, j, Rows(back, spare=True))
+        data = flat.index_add(1, plane.column, -negative).view(rows.data.shape)
+        return replace(rows, data=data, spare=True), const + (negative @ plane.const).view(const.shape)
+
     def _activation(self, i: int, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
         """Positive coefficients take the lower line, negative ones the upper line."""
         lines, data, window = self.relaxed.lines[i], rows.data, rows.window
-        if self.record is not None:
-            self.record[i] = data
         shared = lines.lower_slope.ndim == 1 + len(self.network.nodes[i].shape)  # by all rows of a problem
         if shared and fused.usable(data, lines.lower_slope, lines.upper_slope):
             return self._activation_fused(i, rows, const)

@@ -118,11 +118,15 @@ class BranchSettings:
         16, "Splits by which the bounds of a convolution's neurons are improved once an image proves hard; 0: none."
     )
     neuron_after: int = setting(300, "Subproblems after which it does; after ten times as many, four times the splits.")
+    plane_steps: int = setting(
+        60, "Steps by which planes above neurons are fitted to a hard margin, when few are left open; 0: no planes."
+    )
 
     def __post_init__(self) -> None:
         _at_least(1, "branch", candidates=self.candidates)
         _at_least(0, "branch", iterations=self.iterations, leaf_iterations=self.leaf_iterations, lp_size=self.lp_size)
         _at_least(0, "branch", neuron_splits=self.neuron_splits, neuron_after=self.neuron_after)
+        _at_least(0, "branch", plane_steps=self.plane_steps)
         _positive("branch", lr_alpha=self.lr_alpha, lr_beta=self.lr_beta)
         if self.batch < 2:
             raise SettingsError(f"branch.batch must be at least 2, the two halves of a split, got {self.batch}.")

@@ -43,11 +43,16 @@ USUAL = 16
 IMAGES = 64  # whose windows are cut at once
 LEVELS = 3  # of effort for the bounds of an image's neurons
 WAITING = 4  # neurons are bounded when at least one in so many of the open images waits for it
+FEW = 4  # images together whose neurons are branched on even where they see much of the network
+SHARE = 0.25  # of the time that is left to these images, at most, for that
 AT_ONCE = 128  # images whose neurons are bounded between two rounds, the most promising first
 
 
 class HiddenNeurons:
-    """The layers of a network whose neurons see little of it, in order."""
+    """The layers of a network whose neurons are branched on, in order.
+
+    far: those among them whose neurons see much, which takes time that only a few images have.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -55,6 +60,7 @@ class HiddenNeurons:
         wanted = job.settings.branch.neuron_splits > 0 and job.ledger.drafts is None
         self.windows = _seen_networks(job.network) if wanted else {}
         self.proof = _seen_networks(job.proof) if wanted and job.proof is not None else None
+        self.far = [target for target, seen in self.windows.items() if isinstance(seen, PrefixNetwork) and seen.far]
 
     def __bool__(self) -> bool:
         """Whether there is anything to improve."""
@@ -96,10 +102,16 @@ class HiddenNeurons:
         job, settings = self.job, self.job.settings
         held = images.bounds if images.proof is None else images.proof
         prepared = self._prepared(images.number[some], _by_name(held.at(some)))
+        end = job.ledger.now() + SHARE * job.left(images.number[some].tolist())
+
+        def far_late() -> bool:
+            return late() or job.ledger.now() > end
+
         done: dict[str, Interval] = {}
         for target, readers in _readers(prepared.network).items():
-            if target in self.windows:
-                prepared.intervals[target] = self._layer(prepared, target, readers, splits, late)
+            if target in self.windows and (target not in self.far or len(some) <= FEW):
+                over = far_late if target in self.far else late
+                prepared.intervals[target] = self._layer(prepared, target, readers, splits, over)
             if target <= max(self.windows):
                 done |= {act.name: prepared.intervals[target] for act in readers}
         # Layers that see everything: once more over the better ones before them.
@@ -237,7 +249,7 @@ class NeuronProblem:
 
 
 def _seen_networks(network: Network) -> dict[int, WindowNetwork | PrefixNetwork]:
-    """What the neurons of each layer see, where that is little; the first layer's intervals are exact."""
+    """What the neurons of each layer see, where it is worth branching on; the first layer's intervals are exact."""
     exact = interval_is_exact(network)
     targets = [target for target in _readers(network) if not exact[target]]
     found = {target: WindowNetwork.of(network, target) or PrefixNetwork.of(network, target) for target in targets}

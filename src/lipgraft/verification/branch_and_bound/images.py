@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,8 +16,10 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import true_minus
 from lipgraft.bounds.memory import fitting
+from lipgraft.bounds.planes import Plane
 from lipgraft.network import evaluate
 from lipgraft.rounding import round_down
+from lipgraft.verification.branch_and_bound.planes import UpperPlanes
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 
@@ -28,7 +30,8 @@ class Images:
     bounds: of their neurons; number: (I,), the image's place in the caller's batch; y: (I,), its class.
     box: of each image, both ends (I, *input shape); inner: the box for counterexamples, which lies inside.
     proof: sound bounds of the neurons in double precision, with which proofs are made; None: the search's word counts.
-    implied: what splits say about other neurons; not handed on to some of the images or to several groups together.
+    implied, planes: what splits say about other neurons, and planes above neurons of hard margins; not handed on to
+        some of the images or to several groups together.
     """
 
     bounds: NeuronBounds
@@ -38,6 +41,7 @@ class Images:
     inner: Interval
     proof: NeuronBounds | None = None
     implied: Implied | None = None
+    planes: UpperPlanes | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -81,7 +85,14 @@ class Images:
     def lower_bound(self, sub: Subproblems) -> LowerBound:
         """The margins of subproblems as functions of their lines and multipliers, for the search."""
         rows = self.margins(sub.image, sub.target)
-        return LowerBound(self.bounds, sub.image, rows, sub.neuron, sub.sign, sub.point, self.implied)
+        above = () if self.planes is None else (self.planes.search, self.planes.groups(sub.image, sub.target))
+        return LowerBound(self.bounds, sub.image, rows, sub.neuron, sub.sign, sub.point, self.implied, *above)
+
+    def lifted_bound(self, sub: Subproblems, planes: Mapping[int, Plane]) -> LowerBound:
+        """The same of subproblems of one margin, with these planes."""
+        rows = self.margins(sub.image, sub.target)
+        group = torch.zeros_like(sub.image)
+        return LowerBound(self.bounds, sub.image, rows, sub.neuron, sub.sign, sub.point, self.implied, [planes], group)
 
     def whole(self, image: Tensor, target: Tensor) -> LowerBound:
         """The same of margins without splits."""
@@ -101,7 +112,8 @@ class Images:
             part = sub.at(some)
             rows = self.margins(part.image, part.target).double()
             splits = part.neuron, part.sign.double(), part.point.double()
-            function = LowerBound(proof, part.image, rows, *splits, self.implied)
+            above = () if self.planes is None else (self.planes.proof, self.planes.groups(part.image, part.target))
+            function = LowerBound(proof, part.image, rows, *splits, self.implied, *above)
             parts.append(function.sound_value(decoded(coded(part.alpha), torch.float64), part.beta.double()))
         return torch.minimum(round_down(torch.cat(parts), sub.bound.dtype), sub.bound)
 

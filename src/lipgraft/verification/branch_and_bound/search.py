@@ -19,6 +19,7 @@ from lipgraft.verification.branch_and_bound.counterexamples import Broken, attac
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
+from lipgraft.verification.branch_and_bound.planes import Group, UpperPlanes
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, counted, pool_limits
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
@@ -30,6 +31,9 @@ DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopel
 TRIAL = 450  # subproblems before which nobody can tell: enough to see what better bounds of hidden neurons do
 TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
+FITS = 5  # of an image's planes, each after ten times as many subproblems
+MARGINS = 12  # hard margins that get planes, at most: each costs every subproblem a product with a matrix of its own
+FITTED = 32  # subproblems of a margin that its planes are fitted to
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 
 Shares = list[tuple[int, int]]
@@ -75,6 +79,7 @@ class BranchAndBound:
         self.replayed = Replayed(self.step, job.x.device, job.settings.branch.capture)
         self.hidden = HiddenNeurons(job)
         self.tightened = [0] * len(self.number)
+        self.lifted = [0] * len(self.number)
         self.first = self.pool.worst_bounds(len(self.number))
         self.taken = torch.zeros_like(self.first)
         self.rounds = 0
@@ -94,6 +99,7 @@ class BranchAndBound:
             with torch.no_grad():
                 self._stop_late()
                 self._tighten()
+                self._lift()
                 self._round()
                 self._finish()
             yield from self._drain()
@@ -206,6 +212,52 @@ class BranchAndBound:
         elif reason:
             for place in hard:
                 self._stop(place, self.job.ledger.failed(self.number[place], reason))
+
+    def _lift(self) -> None:
+        """Planes above neurons, for images that prove hard, once few margins are open; fitted anew as trees grow."""
+        settings, subproblems = self.job.settings.branch, self.job.ledger.subproblems
+        if settings.plane_steps == 0 or self.job.ledger.drafts is not None or self.images.bounds.errors:
+            return
+        due = [
+            place
+            for place, times in enumerate(self.lifted)
+            if times < FITS
+            and not self.stopped[place]
+            and subproblems[self.number[place]] >= settings.neuron_after * int(10**times)
+        ]
+        margins = self.pool.margins() if due else []
+        if not margins or len(margins) > MARGINS:
+            return
+        for place in due:
+            self.lifted[place] += 1
+        numbers = [self.number[place] for place in due]
+        with self.job.ledger.share(numbers):
+            try:
+                self._lift_some(due, margins, self.job.limit(numbers))
+                self.replayed.forget()
+                self._bound_again(torch.tensor(due, device=self.floor.device), self.job.limit(numbers))
+            except RuntimeError as error:
+                reason = explain(error)
+                if reason != "memory":
+                    raise
+                release()  # the planes that there are stay
+
+    def _lift_some(self, due: list[int], margins: list[tuple[int, int]], late: Late) -> None:
+        members = [] if self.images.planes is None else self.images.planes.members
+        known = {(group.image, group.target): group for group in members}
+        bounds = self.images.bounds
+        held = bounds if self.images.proof is None else self.images.proof
+        for image, target in margins:
+            if image in due and not late():
+                group = known.get((image, target)) or Group.of(held, image, target, bounds.lower.dtype)
+                sub = self.pool.spread(image, target, FITTED).unpacked()
+                steps = self.job.settings.branch.plane_steps
+                known[image, target] = group.fitted(bounds, sub, self.images.lifted_bound, steps, late)
+        members = [group for pair, group in known.items() if pair in set(margins)]
+        classes = self.images.layout.network.output_shape[0]
+        planes = UpperPlanes.of(members, bounds, self.images.proof, classes)
+        self.images = replace(self.images, planes=planes)
+        self.step.images = self.images
 
     def _bound_again(self, some: Tensor, late: Late) -> None:
         """The open subproblems of some images, (J,), with what the better bounds of their neurons make of them.

@@ -176,6 +176,18 @@ class Pool:
         bounds = [mine, *(block.bound for block in self.spilled.get(image, []))]
         return min(float(bound.amin()) if len(bound) else torch.inf for bound in bounds)
 
+    def margins(self) -> list[tuple[int, int]]:
+        """The images and classes of the subproblems on the device."""
+        pairs = torch.stack([self.slots.image[self.used].long(), self.slots.target[self.used].long()], 1)
+        return [(image, target) for image, target in torch.unique(pairs, dim=0).tolist()]
+
+    def spread(self, image: int, target: int, most: int) -> Subproblems:
+        """Some of a margin's subproblems, from the worst bound to the best."""
+        mine = torch.nonzero(self.used & (self.slots.image == image) & (self.slots.target == target)).flatten()
+        mine = mine[self.slots.bound[mine].argsort()]
+        some = torch.linspace(0, len(mine) - 1, min(most, len(mine)), device=mine.device).long()
+        return self.slots.at(mine[some])
+
     def deepen(self, splits: int) -> None:
         """Room for more splits."""
         if splits > self.splits:

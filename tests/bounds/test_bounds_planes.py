@@ -1,0 +1,177 @@
+"""Planes above neurons, by what they read: true of every input, chords to begin with, better when they are fitted."""
+
+from __future__ import annotations
+
+import copy
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from exact_fractions import fractions, outputs_at
+from lipgraft.bounds.alpha_crown import LowerBound
+from lipgraft.bounds.crown import prepare
+from lipgraft.bounds.layout import Layout, NeuronBounds
+from lipgraft.bounds.memory import never
+from lipgraft.bounds.planes import Choice, Reads
+from lipgraft.box import Box
+from lipgraft.network import Network, evaluate, trace
+from lipgraft.verification.branch_and_bound.planes import Group
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from window_networks import boxes, network
+
+
+class Sum(nn.Module):
+    """Neurons that read two sources: activations behind an addition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.second, self.third = nn.Conv2d(1, 3, 3), nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 2, 2)
+        self.last = nn.Linear(18, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).relu()
+        out: Tensor = self.last(self.third((self.second(y).relu() + y).relu()).relu().flatten(1))
+        return out
+
+
+def residual() -> Network:
+    return trace(Sum().double(), (1, 6, 6)).to()
+
+
+def sound_bounds(net: Network, box: Box) -> NeuronBounds:
+    prepared = prepare(net, box, sound_for=torch.float32)
+    return NeuronBounds.of(Layout.of(net, net.output), prepared.intervals, prepared.rounding)
+
+
+def all_reads(bounds: NeuronBounds, image: int) -> list[Reads]:
+    out: list[Reads] = []
+    for i, place in bounds.layout.places.items():
+        open_ = bounds.open[image]
+        column = open_[(open_ >= place.start) & (open_ < place.stop)] - place.start
+        found = Reads.of(bounds.layout, i, column) if len(column) else None
+        if found is not None:
+            out.append(found)
+    return out
+
+
+def random_choice(read: Reads, seed: int) -> Choice:
+    """Of numbers of single precision, as a search has them."""
+    generator = torch.Generator().manual_seed(seed)
+    shape, count = read.weight.shape, len(read.weight)
+    share = torch.rand(shape, generator=generator)
+    low, high = torch.rand(count, generator=generator), 2 * torch.rand(count, generator=generator)
+    return Choice(share.double(), low.double(), high.double())
+
+
+def cases() -> list[tuple[Network, Box]]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(2, 1, 6, 6, generator=generator, dtype=torch.float64)
+    return [(network("relu"), boxes(2, 0.05)), (network("grafted"), boxes(2, 0.05)), (residual(), Box.linf(x, 0.2))]
+
+
+@pytest.mark.parametrize("case", range(3), ids=["convolutions", "grafted", "residual"])
+def test_every_plane_lies_above_its_neuron_at_every_sampled_point(case: int) -> None:
+    net, box = cases()[case]
+    bounds = sound_bounds(net, box)
+    generator = torch.Generator().manual_seed(2)
+    checked = 0
+    for image in range(2):
+        share = torch.rand(60, *box.lower.shape[1:], generator=generator, dtype=torch.float64)
+        share[::2] = share[::2].round()  # corners
+        values = evaluate(net, box.lower[image] + share * (box.upper - box.lower)[image])
+        for read in all_reads(bounds, image):
+            z = values[bounds.layout.activation(read.act).inputs[0]].flatten(1)[:, read.column]
+            for choice in (read.chord(bounds, image), random_choice(read, 3), random_choice(read, 4)):
+                plane = read.plane(bounds, image, choice)
+                above = plane.const + sum(values[j].flatten(1) @ slope.T for j, slope in plane.slope.items())
+                assert bool((z.relu() <= above).all())
+                checked += z.shape[1]
+    assert checked > 100
+
+
+def test_the_first_choice_is_the_chord() -> None:
+    net, box = cases()[0]
+    bounds = sound_bounds(net, box)
+    for read in all_reads(bounds, 0):
+        place = bounds.layout.places[read.act]
+        lower, upper = (end[0, place][read.column] for end in (bounds.lower, bounds.upper))
+        slope = upper / (upper - lower)
+        z = torch.linspace(-1, 1, len(slope), dtype=torch.float64)
+        plane = read.plane(bounds, 0, read.chord(bounds, 0))
+        dense = torch.cat(list(plane.slope.values()), 1)
+        torch.testing.assert_close(dense.gather(1, read.index), slope[:, None] * read.weight)
+        torch.testing.assert_close(plane.const + slope * (z - read.bias), slope * (z - lower), rtol=0, atol=1e-6)
+
+
+def corner_problem() -> tuple[NeuronBounds, Subproblems]:
+    """-relu(x1 + x2) - relu(x1 - x2) over [-1, 1]^2: its least value is -2, and chords say -3."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 1.0], [1.0, -1.0]]))
+        model[2].weight.copy_(torch.tensor([[-1.0, -1.0], [0.0, 0.0]]))
+        for layer in (model[0], model[2]):
+            layer.bias.zero_()  # type: ignore[union-attr]
+    net = trace(model, (2,)).to()
+    bounds = sound_bounds(net, Box(-torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)))
+    nothing = torch.zeros(1, 0, dtype=torch.float64)
+    zero = torch.zeros(1, dtype=torch.int64)
+    alpha = torch.zeros(1, 2, dtype=torch.float64)
+    none = torch.zeros(1, 0, dtype=torch.int64)
+    return bounds, Subproblems(zero, zero + 1, alpha[:, 0], alpha, zero, none, nothing, nothing, nothing)
+
+
+def test_fitted_planes_find_what_no_chord_can() -> None:
+    bounds, sub = corner_problem()
+    rows = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
+    group = Group.of(bounds, 0, 1, torch.float64)
+
+    def function(sub: Subproblems, planes: dict[int, object]) -> LowerBound:
+        return LowerBound(bounds, sub.image, rows, planes=[planes], group=sub.image)  # type: ignore[list-item]
+
+    def value(group: Group) -> float:
+        return float(function(sub, group.planes(bounds)).sound_value(sub.alpha, sub.beta))
+
+    chords = float(LowerBound(bounds, sub.image, rows).sound_value(sub.alpha, sub.beta))
+    assert value(group) == pytest.approx(chords, abs=1e-9)
+    fitted = value(group.fitted(bounds, sub, function, 200, never))
+    assert chords < -2.9
+    assert -2.1 < fitted <= -2.0
+
+
+def cancelling(seed: int) -> nn.Sequential:
+    """Neurons in pairs that nearly cancel, with large weights behind them: what is left is mostly rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        for layer, size in ((model[0], 1.0), (model[2], 2.0**20), (model[4], 1.0)):
+            layer.weight.copy_(size * torch.randn(layer.weight.shape, generator=generator))  # type: ignore[union-attr]
+            layer.bias.copy_(torch.randn(layer.bias.shape, generator=generator) / 4)  # type: ignore[union-attr]
+        model[0].weight[1::2], model[0].bias[1::2] = model[0].weight[::2], model[0].bias[::2] * (1 + 2.0**-18)  # type: ignore[index, union-attr]
+        model[2].weight[:, 1::2] = -model[2].weight[:, ::2]  # type: ignore[index, union-attr]
+    return model
+
+
+def test_rounding_never_lifts_a_bound_with_planes_above_a_true_value() -> None:
+    checked = 0
+    for seed in range(6):
+        model = cancelling(seed)
+        net = trace(copy.deepcopy(model).double(), (6,)).to()
+        x = torch.rand(1, 6, generator=torch.Generator().manual_seed(seed)).double()
+        box = Box.linf(x, 2.0**-5)
+        bounds = sound_bounds(net, box)
+        zero = torch.zeros(1, dtype=torch.int64)
+        rows = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
+        for number in range(3):
+            reads = all_reads(bounds, 0)
+            planes = {read.act: read.plane(bounds, 0, random_choice(read, number)) for read in reads}
+            function = LowerBound(bounds, zero, rows, planes=[planes], group=zero)
+            bound = Fraction(float(function.sound_value(function.start(), function.no_splits())))
+            checked += len(planes)
+            for _ in range(8):
+                corner = torch.where(torch.rand(6) < 0.5, box.lower[0], box.upper[0])
+                true = outputs_at(model, fractions(corner)).reshape(-1)
+                assert bound <= true[0] - true[1]
+    assert checked > 10
