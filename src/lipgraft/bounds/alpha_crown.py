@@ -12,7 +12,7 @@ that they can be captured as a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -21,8 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.bounds.backward import Relaxed, Rows, Substitution, ball
+from lipgraft.bounds.backward import Above, Relaxed, Rows, Substitution, ball
 from lipgraft.bounds.crown import Prepared, specification_bounds
+from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.implied import Implied
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
@@ -88,16 +89,16 @@ class LowerBound:
         sign: Tensor | None = None,
         point: Tensor | None = None,
         implied: Implied | None = None,
-        planes: Sequence[Mapping[int, Plane]] = (),
-        group: Tensor | None = None,
+        planes: Mapping[int, Plane] | None = None,
+        grouped: Grouped | None = None,
     ) -> None:
         """image: (B,), row of bounds; rows: (B, 1, R, *target shape), at the layout's target.
 
         neuron, sign, point: (B, D), the splits; none by default. A split is a neuron of the flat axis with sign +1 for
         z >= point or -1 for z <= point; sign 0 and neuron N fill up. No points: all are split at zero.
         implied: what splits say about other neurons, by the rows of bounds.
-        planes: above some neurons, by the activation's position, for each group of subproblems; group: (B,), the place
-            of each subproblem's group among them, or one that none has. They need R = 1.
+        planes: above some neurons, by the activation's position, of each group of subproblems; grouped: the subproblems
+            by group. They need R = 1.
         """
         self.layout, self.rows, self.bounds, self.image = bounds.layout, rows, bounds, image
         self.root = (bounds.root[0][image], bounds.root[1][image])
@@ -120,7 +121,7 @@ class LowerBound:
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
         self.splits = self._splits()
         self.families = {i: self._family(i) for i in self.layout.curved}
-        self.planes = {} if group is None else self._above(planes, group)
+        self.planes = {} if planes is None or grouped is None else self._above(planes, grouped)
 
     @cached_property
     def pre(self) -> dict[int, Interval]:
@@ -210,19 +211,17 @@ class LowerBound:
                 lines[i] = family_of_lines(torch.stack([pieces[i] for pieces in chosen]))
         return lines
 
-    def _above(self, planes: Sequence[Mapping[int, Plane]], group: Tensor) -> dict[int, list[tuple[Plane, Tensor]]]:
+    def _above(self, planes: Mapping[int, Plane], grouped: Grouped) -> dict[int, Above]:
         """The planes, and where they stand in for chords: not where a neuron's interval is half gone."""
-        out: dict[int, list[tuple[Plane, Tensor]]] = {}
-        for number, mine in enumerate(planes):
-            if group.device.type == "cpu" and not bool((group == number).any()):
-                continue
-            for i, plane in mine.items():
-                low, high = (end.flatten(1).index_select(1, plane.column) for end in self.pre[i])
-                place = self.layout.places[i]
-                whole = (end[:, place].index_select(1, plane.column) for end in (self.bounds.lower, self.bounds.upper))
-                left = _intercept(low, high) >= NARROWED * _intercept(*whole)[self.image]
-                used = (low < 0) & (high > 0) & left & (group == number)[:, None]
-                out.setdefault(i, []).append((plane, used.to(low.dtype)))
+        out: dict[int, Above] = {}
+        for i, plane in planes.items():
+            column = plane.column[grouped.group]
+            low, high = (end.flatten(1).gather(1, column) for end in self.pre[i])
+            neuron = column + self.layout.places[i].start
+            whole = (end[self.image[:, None], neuron] for end in (self.bounds.lower, self.bounds.upper))
+            left = (low < 0) & (high > 0) & (_intercept(low, high) >= NARROWED * _intercept(*whole))
+            used = left & plane.real[grouped.group] & grouped.member[:, None]
+            out[i] = Above(column, used.to(low.dtype), plane.slope, plane.const[grouped.group], grouped)
         return out
 
     def _family(self, i: int) -> Callable[[Tensor], Lines]:

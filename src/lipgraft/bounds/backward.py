@@ -9,9 +9,9 @@ neurons (the neuron and its negative, for both bounds in one pass), S rows; bloc
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from lipgraft.bounds import fused, own_lines
 from lipgraft.bounds.geometry import Plan
+from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.own_lines import Shift
 from lipgraft.bounds.relaxations import Lines
@@ -28,18 +29,19 @@ from lipgraft.network.nodes import Cache
 from lipgraft.network.window import Window, channels_last
 
 
-class Above(Protocol):
-    """Planes above U neurons, as `bounds.planes.Plane` has them: slope (U, n_j) by source j, const (U,).
+@dataclass(frozen=True, eq=False)
+class Above:
+    """Planes above U neurons of an activation in each of B problems, one row each: slope (G, U, n_j) by source j.
 
-    column: (U,), the neurons' places in their layer.
+    column: (B, U), the neurons' places in their layer; used: (B, U), one where the plane stands in for the upper line
+    and zero elsewhere; const: (B, U); grouped: the problems by the groups of the slopes.
     """
 
-    @property
-    def column(self) -> Tensor: ...
-    @property
-    def slope(self) -> Mapping[int, Tensor]: ...
-    @property
-    def const(self) -> Tensor: ...
+    column: Tensor
+    used: Tensor
+    slope: Mapping[int, Tensor]
+    const: Tensor
+    grouped: Grouped
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +52,7 @@ class Relaxed:
     errors: (B, *shape) by position, how far a node's value may be from what it computes of its inputs; of a product or
         power its `Planar.plane`.
     ball: the root's centre and radius, where somebody knows them already.
-    planes: by the activation's position, planes above some of its neurons, and in which problems they stand in for
-        the upper lines: one or zero, (B, U). Only for rows on whole layers.
+    planes: above neurons, by the activation's position. Only for rows on whole layers, one per problem.
     cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
     """
 
@@ -60,7 +61,7 @@ class Relaxed:
     shifts: Mapping[int, Shift] = field(default_factory=dict)
     errors: Mapping[int, Tensor] = field(default_factory=dict)
     ball: Interval | None = None
-    planes: Mapping[int, Sequence[tuple[Above, Tensor]]] = field(default_factory=dict)
+    planes: Mapping[int, Above] = field(default_factory=dict)
     cuts: dict[tuple[int, str, Window, bool], Tensor] = field(default_factory=dict)
     kernels: Cache = field(default_factory=dict)
 
@@ -129,8 +130,8 @@ class Substitution:
         if isinstance(node, Activation):
             if self.record is not None:
                 self.record[i] = rows.data
-            for plane, used in self.relaxed.planes.get(i, ()):
-                rows, const = self._above(plane, used, rows, const, waiting)
+            if i in self.relaxed.planes:
+                rows, const = self._above(self.relaxed.planes[i], rows, const, waiting)
             rows, const = self._activation(i, rows, const)
             self._arrive(waiting, node.inputs[0], rows)
         elif isinstance(node, Add):
@@ -198,17 +199,15 @@ class Substitution:
             self.relaxed.cuts[key] = cut(layer, window, self.plan.grid, last=last)
         return self.relaxed.cuts[key]
 
-    def _above(
-        self, plane: Above, used: Tensor, rows: Rows, const: Tensor, waiting: dict[int, Rows]
-    ) -> tuple[Rows, Tensor]:
+    def _above(self, above: Above, rows: Rows, const: Tensor, waiting: dict[int, Rows]) -> tuple[Rows, Tensor]:
         """Negative coefficients of neurons with a plane go on to what the neurons read; what is left takes lines."""
         flat = rows.data.flatten(1)
-        negative = flat.index_select(1, plane.column).clamp(max=0) * used
-        for j, slope in plane.slope.items():
-            back = (negative @ slope).view(*rows.data.shape[:3], *self.network.nodes[j].shape)
+        negative = flat.gather(1, above.column).clamp(max=0) * above.used
+        for j, slope in above.slope.items():
+            back = above.grouped.product(negative, slope).view(*rows.data.shape[:3], *self.network.nodes[j].shape)
             self._arrive(waiting, j, Rows(back, spare=True))
-        data = flat.index_add(1, plane.column, -negative).view(rows.data.shape)
-        return replace(rows, data=data, spare=True), const + (negative @ plane.const).view(const.shape)
+        data = flat.scatter_add(1, above.column, -negative).view(rows.data.shape)
+        return replace(rows, data=data, spare=True), const + (negative * above.const).sum(1).view(const.shape)
 
     def _activation(self, i: int, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
         """Positive coefficients take the lower line, negative ones the upper line."""

@@ -17,10 +17,11 @@ Every c, p and q gives a true plane; c_i = p = 1 - q = u / (u - l) is the chord.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
@@ -38,19 +39,25 @@ ROUNDINGS = 64  # of a plane's constant, beside its sums
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Planes above U neurons of one activation.
+    """Planes above U neurons of one activation, in each of G groups.
 
-    column: (U,), the neurons' places in the layer; slope: (U, n_j) by source j; const: (U,).
+    column: (G, U), the neurons' places in the layer; real: (G, U), false for fillers; slope: (G, U, n_j) by source j;
+    const: (G, U).
     """
 
     column: Tensor
+    real: Tensor
     slope: Mapping[int, Tensor]
     const: Tensor
+
+    def to(self, dtype: torch.dtype) -> Plane:
+        slope = {j: slope.to(dtype) for j, slope in self.slope.items()}
+        return Plane(self.column, self.real, slope, self.const.to(dtype))
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What is free in the planes of U neurons that read m values each: share c (U, m); low p (U,); high q (U,)."""
+    """What is free in planes: share c, (G, U, m); low p, (G, U); high q, (G, U)."""
 
     share: Tensor
     low: Tensor
@@ -59,25 +66,44 @@ class Choice:
     def to(self, dtype: torch.dtype) -> Choice:
         return Choice(self.share.to(dtype), self.low.to(dtype), self.high.to(dtype))
 
+    @staticmethod
+    def cat(parts: Sequence[Choice]) -> Choice:
+        """Of several groups, filled up to the same shape."""
+        neurons, values = max(p.share.shape[1] for p in parts), max(p.share.shape[2] for p in parts)
+        return Choice(
+            torch.cat([_wide(p.share, neurons, values) for p in parts]),
+            torch.cat([_wide(p.low, neurons) for p in parts]),
+            torch.cat([_wide(p.high, neurons) for p in parts]),
+        )
+
+    def one(self, group: int, neurons: int, values: int) -> Choice:
+        """Of one group, without fillers."""
+        some = slice(group, group + 1)
+        return Choice(self.share[some, :neurons, :values], self.low[some, :neurons], self.high[some, :neurons])
+
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """What U neurons of activation `act` read: z = sum_i weight_i x_i + bias.
+    """What U neurons of activation `act` read, in each of G groups: z = sum_i weight_i x_i + bias.
 
-    column: (U,), their places in the layer; index, weight: (U, m), which values x_i, on one axis for all sources, and
-    how much of each; fillers weigh nothing. sources: the sources' positions, in order, with their sizes.
+    image: (G,), the box, a row of the bounds. column, real: (G, U), as in `Plane`.
+    index, weight: (G, U, m), which values x_i, on one axis for all sources, and how much of each; fillers weigh
+        nothing. sources: the sources' positions, in order, with their sizes.
     """
 
     act: int
+    image: Tensor
     column: Tensor
+    real: Tensor
     index: Tensor
     weight: Tensor
     bias: Tensor
     sources: dict[int, int]
 
     @staticmethod
-    def of(layout: Layout, act: int, column: Tensor) -> Reads | None:
-        """None where a neuron reads anything but values of activations or of the root through affine nodes."""
+    def of(layout: Layout, act: int, image: int, column: Tensor) -> Reads | None:
+        """Of one group, column: (U,). None where a neuron reads anything but values of activations or of the root
+        through affine nodes."""
         network, root, target = layout.network, layout.path.root, layout.activation(act).inputs[0]
         between = _affine_nodes(network, root, target)
         if between is None:
@@ -92,56 +118,96 @@ class Reads:
         most = max(int((dense != 0).sum(1).max()), 1)
         index = (dense != 0).to(torch.int8).sort(dim=1, descending=True, stable=True).indices[:, :most]
         sizes = {j: weight.shape[1] for j, weight in weights.items()}
-        return Reads(act, column, index, dense.gather(1, index), const.flatten(), sizes)
+        where, real = column.new_full((1,), image), torch.ones_like(column, dtype=torch.bool)
+        return Reads(
+            act, where, column[None], real[None], index[None], dense.gather(1, index)[None], const.view(1, -1), sizes
+        )
+
+    @staticmethod
+    def cat(parts: Sequence[Reads]) -> Reads:
+        """Of several groups, filled up to the same shape."""
+        neurons, values = max(p.index.shape[1] for p in parts), max(p.index.shape[2] for p in parts)
+        return Reads(
+            parts[0].act,
+            torch.cat([p.image for p in parts]),
+            torch.cat([_wide(p.column, neurons) for p in parts]),
+            torch.cat([_wide(p.real, neurons) for p in parts]),
+            torch.cat([_wide(p.index, neurons, values) for p in parts]),
+            torch.cat([_wide(p.weight, neurons, values) for p in parts]),
+            torch.cat([_wide(p.bias, neurons) for p in parts]),
+            parts[0].sources,
+        )
+
+    @property
+    def numbers(self) -> int:
+        """Of the slopes of a group's planes."""
+        return self.column.shape[1] * sum(self.sources.values())
 
     def to(self, dtype: torch.dtype) -> Reads:
-        return Reads(self.act, self.column, self.index, self.weight.to(dtype), self.bias.to(dtype), self.sources)
+        return replace(self, weight=self.weight.to(dtype), bias=self.bias.to(dtype))
 
-    def chord(self, bounds: NeuronBounds, image: int) -> Choice:
+    def nothing(self, image: Tensor) -> Reads:
+        """No neurons at all, for a group that has none here. image: (1,)."""
+        empty = {name: getattr(self, name)[:1, :0] for name in ("column", "real", "index", "weight", "bias")}
+        return replace(self, image=image, **empty)
+
+    def chord(self, bounds: NeuronBounds) -> Choice:
         """The choice that gives the chords."""
-        lower, upper = self._ends(bounds, image)
+        lower, upper = self._ends(bounds)
         slope = upper / (upper - lower).clamp(min=torch.finfo(upper.dtype).tiny)
-        return Choice(slope[:, None].expand_as(self.weight).contiguous(), slope, 1 - slope)
+        return Choice(slope[..., None].expand_as(self.weight).contiguous(), slope, 1 - slope)
 
-    def plane(self, bounds: NeuronBounds, image: int, choice: Choice) -> Plane:
-        """The planes of one of the boxes. In double precision they hold although they are rounded. Differentiable."""
-        lower, upper = self._ends(bounds, image)
-        low, high = (end[self.index] for end in self._box(bounds, image))
+    def plane(self, bounds: NeuronBounds, choice: Choice) -> Plane:
+        """The planes. In double precision they hold although they are rounded. Differentiable."""
+        lower, upper = self._ends(bounds)
+        box = self._box(bounds)
+        low, high = (end.gather(1, self.index.flatten(1)).view(self.index.shape) for end in box)
         centre, radius = self.weight * ((low + high) / 2), self.weight.abs() * ((high - low) / 2)
         share, p, q = choice.share, choice.low, choice.high
-        below, above = p[:, None] - share, (1 - q)[:, None] - share
-        where_off = p * (self.bias - lower) + (below * centre + below.abs() * radius).sum(1)
-        where_on = q * upper + (1 - q) * self.bias + (above * centre + above.abs() * radius).sum(1)
+        below, above = p[..., None] - share, (1 - q)[..., None] - share
+        where_off = p * (self.bias - lower) + (below * centre + below.abs() * radius).sum(2)
+        where_on = q * upper + (1 - q) * self.bias + (above * centre + above.abs() * radius).sum(2)
         const = torch.maximum(where_off, where_on)
-        count, values = self.weight.shape[0], sum(self.sources.values())
+        groups, count = self.column.shape
+        values = sum(self.sources.values())
         if bounds.slack is not None:
             neuron = self.column + bounds.layout.places[self.act].start
-            size = (centre.abs() + radius).sum(1) + self.bias.abs() + lower.abs() + upper.abs()
+            size = (centre.abs() + radius).sum(2) + self.bias.abs() + lower.abs() + upper.abs()
             roundings = count + values + ROUNDINGS
             lost = SPARE * 2 * roundings * UNIT * (1 + p + q) * size
-            const = const + SLACKS * bounds.slack[image, neuron] + lost
-        dense = self.weight.new_zeros(count, values).scatter_add(1, self.index, share * self.weight)
-        slopes = dense.split(list(self.sources.values()), 1)
-        return Plane(self.column, dict(zip(self.sources, slopes, strict=True)), const)
+            const = const + SLACKS * bounds.slack[self.image].gather(1, neuron) + lost
+        dense = self.weight.new_zeros(groups, count, values).scatter_add(2, self.index, share * self.weight)
+        slopes = torch.split(dense, list(self.sources.values()), 2)
+        return Plane(self.column, self.real, dict(zip(self.sources, slopes, strict=True)), const)
 
-    def _box(self, bounds: NeuronBounds, image: int) -> Interval:
-        """Of all values of the sources, in one of the boxes: both ends (n,)."""
+    def _box(self, bounds: NeuronBounds) -> Interval:
+        """Of all values of the sources, in the boxes of the groups: both ends (G, n)."""
         layout = bounds.layout
         lows, highs = [], []
         for j in self.sources:
             if j == layout.path.root:
-                low, high = bounds.root[0][image], bounds.root[1][image]
+                low, high = bounds.root[0][self.image], bounds.root[1][self.image]
             else:
                 node, place = layout.activation(j), layout.places[j]
-                low, high = (end[image, place].view(1, *node.shape) for end in (bounds.lower, bounds.upper))
+                low, high = (end[self.image][:, place].view(-1, *node.shape) for end in (bounds.lower, bounds.upper))
                 low, high = node.interval((low, high))
-            lows.append(low.flatten())
-            highs.append(high.flatten())
-        return torch.cat(lows), torch.cat(highs)
+            lows.append(low.flatten(1))
+            highs.append(high.flatten(1))
+        return torch.cat(lows, 1), torch.cat(highs, 1)
 
-    def _ends(self, bounds: NeuronBounds, image: int) -> Interval:
-        place = bounds.layout.places[self.act]
-        return bounds.lower[image, place][self.column], bounds.upper[image, place][self.column]
+    def _ends(self, bounds: NeuronBounds) -> Interval:
+        neuron = self.column + bounds.layout.places[self.act].start
+        return bounds.lower[self.image].gather(1, neuron), bounds.upper[self.image].gather(1, neuron)
+
+
+def _wide(values: Tensor, *sizes: int) -> Tensor:
+    """(G, a, ...) filled up with zeros to (G, *sizes)."""
+    pads = [
+        width
+        for size, have in zip(reversed(sizes), reversed(values.shape[1:]), strict=True)
+        for width in (0, size - have)
+    ]
+    return F.pad(values, pads)
 
 
 def _affine_nodes(network: Network, root: int, target: int) -> set[int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,15 +11,15 @@ from torch import Tensor
 from lipgraft.attacks.methods import worst_margin
 from lipgraft.bounds.alpha_crown import LowerBound, coded, decoded
 from lipgraft.bounds.geometry import at_input
+from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.implied import Implied
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import true_minus
 from lipgraft.bounds.memory import fitting
-from lipgraft.bounds.planes import Plane
 from lipgraft.network import evaluate
 from lipgraft.rounding import round_down
-from lipgraft.verification.branch_and_bound.planes import UpperPlanes
+from lipgraft.verification.branch_and_bound.planes import Planes, UpperPlanes
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 
@@ -85,14 +85,14 @@ class Images:
     def lower_bound(self, sub: Subproblems) -> LowerBound:
         """The margins of subproblems as functions of their lines and multipliers, for the search."""
         rows = self.margins(sub.image, sub.target)
-        above = () if self.planes is None else (self.planes.search, self.planes.groups(sub.image, sub.target))
+        above = () if self.planes is None else (self.planes.search, self.planes.grouped(sub.image, sub.target))
         return LowerBound(self.bounds, sub.image, rows, sub.neuron, sub.sign, sub.point, self.implied, *above)
 
-    def lifted_bound(self, sub: Subproblems, planes: Mapping[int, Plane]) -> LowerBound:
-        """The same of subproblems of one margin, with these planes."""
+    def lifted_bound(self, sub: Subproblems, planes: Planes, grouped: Grouped) -> LowerBound:
+        """The same with these planes."""
         rows = self.margins(sub.image, sub.target)
-        group = torch.zeros_like(sub.image)
-        return LowerBound(self.bounds, sub.image, rows, sub.neuron, sub.sign, sub.point, self.implied, [planes], group)
+        splits = sub.neuron, sub.sign, sub.point
+        return LowerBound(self.bounds, sub.image, rows, *splits, self.implied, planes, grouped)
 
     def whole(self, image: Tensor, target: Tensor) -> LowerBound:
         """The same of margins without splits."""
@@ -112,7 +112,7 @@ class Images:
             part = sub.at(some)
             rows = self.margins(part.image, part.target).double()
             splits = part.neuron, part.sign.double(), part.point.double()
-            above = () if self.planes is None else (self.planes.proof, self.planes.groups(part.image, part.target))
+            above = () if self.planes is None else (self.planes.proof, self.planes.grouped(part.image, part.target))
             function = LowerBound(proof, part.image, rows, *splits, self.implied, *above)
             parts.append(function.sound_value(decoded(coded(part.alpha), torch.float64), part.beta.double()))
         return torch.minimum(round_down(torch.cat(parts), sub.bound.dtype), sub.bound)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from lipgraft.bounds.alpha_crown import Adam, LowerBound
+from lipgraft.bounds.grouped import SIZE, Grouped
 from lipgraft.bounds.layout import NeuronBounds
-from lipgraft.bounds.memory import Late
+from lipgraft.bounds.memory import Late, free_bytes
 from lipgraft.bounds.planes import Choice, Plane, Reads
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 NUMBERS = 2**24  # neurons of a layer times what they read, at most
+FEW, MANY = 12, 160  # margins with planes, at most: on a CPU, and where memory is the limit
+MEMORY = 0.15  # of what is free, for planes
+BYTES = 12  # of a number of a plane: as a search and as proofs see it
+COPIES = 4 * 4  # bytes of a number of a plane in a block of subproblems that are bounded, gradients included
 LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.05, 0.05, 0.03, 0.98
 
-Bound = Callable[[Subproblems, "dict[int, Plane]"], LowerBound]
+Planes = dict[int, Plane]
+"""By activation."""
+
+Bound = Callable[[Subproblems, Planes, Grouped], LowerBound]
 """The lower bounds of subproblems with these planes."""
 
 
@@ -42,46 +50,70 @@ class Group:
             column = open_[(open_ >= place.start) & (open_ < place.stop)] - place.start
             if len(column) == 0 or layout.activation(i).curve.slopes != (0.0, 1.0):
                 continue
-            found = Reads.of(layout, i, column)
-            if found is not None and len(column) * sum(found.sources.values()) <= NUMBERS:
+            found = Reads.of(layout, i, image, column)
+            if found is not None and found.numbers <= NUMBERS:
                 reads[i] = found
-        return Group(image, target, reads, {i: read.chord(held, image).to(dtype) for i, read in reads.items()})
+        return Group(image, target, reads, {i: read.chord(held).to(dtype) for i, read in reads.items()})
 
-    def planes(self, bounds: NeuronBounds) -> dict[int, Plane]:
-        """In the type of the bounds."""
-        dtype = bounds.lower.dtype
-        return {i: read.to(dtype).plane(bounds, self.image, self.choice[i].to(dtype)) for i, read in self.reads.items()}
+    @property
+    def numbers(self) -> int:
+        """Of all its planes."""
+        return sum(read.numbers for read in self.reads.values())
 
-    def fitted(self, bounds: NeuronBounds, sub: Subproblems, bound: Bound, steps: int, late: Late) -> Group:
-        """With planes that lift the bounds of these subproblems of the margin, all in all."""
-        best, chosen = torch.full((), -torch.inf, device=sub.bound.device), self
-        free = [sub.alpha, sub.beta]
-        for choice in self.choice.values():
-            free += [choice.share, choice.low, choice.high]
-        climbs = [Adam(part) for part in free]
-        rates = [LR_ALPHA, LR_BETA] + [LR_PLANES] * (len(free) - 2)
-        for step in range(steps):
-            leaves = [part.detach().requires_grad_() for part in free]
-            with torch.enable_grad():
-                group = self._with(leaves[2:])
-                value, _ = bound(sub, group.planes(bounds)).value(leaves[0], leaves[1])
-                gradient = torch.autograd.grad(value.sum(), leaves, materialize_grads=True)
-            total = torch.nan_to_num(value.detach(), nan=-torch.inf).sum()
-            if total > best:
-                best, chosen = total, self._with([part.detach() for part in free[2:]])
-            if late():
-                break
-            scale = DECAY**step
-            moved = [
-                part.detach() + rate * scale * climb.direction(slope)
-                for part, rate, climb, slope in zip(free, rates, climbs, gradient, strict=True)
-            ]
-            free = [part.clamp(min=0) if k == 1 else part.clamp(0, 1) for k, part in enumerate(moved)]
-        return chosen
 
-    def _with(self, parts: list[Tensor]) -> Group:
-        triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-        return replace(self, choice={i: Choice(*triple) for i, triple in zip(self.choice, triples, strict=True)})
+def room(groups: Sequence[Group], batch: int, device: torch.device) -> int:
+    """How many of the groups, the first ones, there is memory for, where this many subproblems are bounded at once."""
+    if device.type == "cpu":
+        return min(FEW, len(groups))
+    free, widest = MEMORY * free_bytes(device), 0
+    for count, group in enumerate(groups[:MANY]):
+        widest = max(widest, group.numbers)
+        blocks = batch // SIZE + count + 1
+        if widest * ((count + 1) * BYTES + blocks * COPIES) > free:
+            return count
+    return min(MANY, len(groups))
+
+
+def fit(
+    groups: Sequence[Group], bounds: NeuronBounds, sub: Subproblems, bound: Bound, steps: int, late: Late
+) -> list[Group]:
+    """The groups with planes that lift the bounds of some subproblems, all in all.
+
+    sub: equally many of each group, in order.
+    """
+    device, dtype = sub.bound.device, bounds.lower.dtype
+    grouped = Grouped.even(len(groups), len(sub) // len(groups), device)
+    reads = {i: read.to(dtype) for i, read in _reads(groups).items()}
+    best = torch.full((len(groups),), -torch.inf, device=device)
+    free = [sub.alpha, sub.beta]
+    for choice in _choices(groups, reads).values():
+        free += [choice.share, choice.low, choice.high]
+    chosen = free[2:]
+    climbs = [Adam(part) for part in free]
+    rates = [LR_ALPHA, LR_BETA] + [LR_PLANES] * (len(free) - 2)
+    for step in range(steps):
+        leaves = [part.detach().requires_grad_() for part in free]
+        with torch.enable_grad():
+            planes = {i: reads[i].plane(bounds, choice) for i, choice in _triples(reads, leaves[2:]).items()}
+            value, _ = bound(sub, planes, grouped).value(leaves[0], leaves[1])
+            gradient = torch.autograd.grad(value.sum(), leaves, materialize_grads=True)
+        total = torch.nan_to_num(value.detach(), nan=-torch.inf).view(len(groups), -1).sum(1)
+        better = total > best
+        best = torch.where(better, total, best)
+        chosen = [torch.where(_like(better, new), new, old) for new, old in zip(free[2:], chosen, strict=True)]
+        if late():
+            break
+        scale = DECAY**step
+        moved = [
+            part.detach() + rate * scale * climb.direction(slope)
+            for part, rate, climb, slope in zip(free, rates, climbs, gradient, strict=True)
+        ]
+        free = [part.clamp(min=0) if k == 1 else part.clamp(0, 1) for k, part in enumerate(moved)]
+    found = _triples(reads, chosen)
+    return [
+        replace(group, choice={i: found[i].one(g, *read.index.shape[1:]) for i, read in group.reads.items()})
+        for g, group in enumerate(groups)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +124,8 @@ class UpperPlanes:
     """
 
     members: list[Group]
-    search: list[dict[int, Plane]]
-    proof: list[dict[int, Plane]]
+    search: Planes
+    proof: Planes
     number: Tensor
 
     @staticmethod
@@ -101,14 +133,42 @@ class UpperPlanes:
         number = torch.full((len(bounds.lower), classes), len(members), device=bounds.lower.device)
         for place, group in enumerate(members):
             number[group.image, group.target] = place
-        exact = [group.planes(bounds if proof is None else proof) for group in members]
-        search = [{i: _to(plane, bounds.lower.dtype) for i, plane in planes.items()} for planes in exact]
-        return UpperPlanes(members, search, exact, number)
+        held = bounds if proof is None else proof
+        reads = _reads(members)
+        choices = _choices(members, reads)
+        dtype = held.lower.dtype
+        exact = {i: read.to(dtype).plane(held, choices[i].to(dtype)) for i, read in reads.items()}
+        return UpperPlanes(members, {i: plane.to(bounds.lower.dtype) for i, plane in exact.items()}, exact, number)
 
-    def groups(self, image: Tensor, target: Tensor) -> Tensor:
-        """The group of each subproblem, (B,)."""
-        return self.number[image, target]
+    def grouped(self, image: Tensor, target: Tensor) -> Grouped:
+        """Subproblems, (B,), by margin."""
+        return Grouped.of(self.number[image, target], len(self.members))
 
 
-def _to(plane: Plane, dtype: torch.dtype) -> Plane:
-    return Plane(plane.column, {j: slope.to(dtype) for j, slope in plane.slope.items()}, plane.const.to(dtype))
+def _reads(groups: Sequence[Group]) -> dict[int, Reads]:
+    """What the neurons of all groups read, by activation."""
+    some = {i: read for group in groups for i, read in group.reads.items()}
+    out: dict[int, Reads] = {}
+    for i, read in sorted(some.items()):
+        parts = [g.reads[i] if i in g.reads else read.nothing(read.image.new_full((1,), g.image)) for g in groups]
+        out[i] = Reads.cat(parts)
+    return out
+
+
+def _choices(groups: Sequence[Group], reads: dict[int, Reads]) -> dict[int, Choice]:
+    out: dict[int, Choice] = {}
+    for i in reads:
+        some = next(group.choice[i] for group in groups if i in group.choice)
+        none = some.one(0, 0, some.share.shape[2])
+        out[i] = Choice.cat([group.choice.get(i, none) for group in groups])
+    return out
+
+
+def _triples(reads: dict[int, Reads], parts: list[Tensor]) -> dict[int, Choice]:
+    triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return {i: Choice(*triple) for i, triple in zip(reads, triples, strict=True)}
+
+
+def _like(mask: Tensor, values: Tensor) -> Tensor:
+    """(G,) -> (G, 1, ...)."""
+    return mask.view(-1, *(1,) * (values.ndim - 1))

@@ -19,7 +19,8 @@ from lipgraft.verification.branch_and_bound.counterexamples import Broken, attac
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
-from lipgraft.verification.branch_and_bound.planes import Group, UpperPlanes
+from lipgraft.verification.branch_and_bound.planes import MANY as MOST_GROUPS
+from lipgraft.verification.branch_and_bound.planes import Group, UpperPlanes, fit, room
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, counted, pool_limits
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
@@ -32,9 +33,13 @@ TRIAL = 450  # subproblems before which nobody can tell: enough to see what bett
 TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
 FITS = 5  # of an image's planes, each after ten times as many subproblems
-MARGINS = 12  # hard margins that get planes, at most: each costs every subproblem a product with a matrix of its own
+MARGINS = 6  # open margins of an image that gets planes, at most
 FITTED = 32  # subproblems of a margin that its planes are fitted to
+FIT_AT_ONCE = 48  # margins
+WAITING, REST = 4, 8  # planes are fitted when one in so many open images waits for it, and not in every round
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
+
+NEVER = 2**62
 
 Shares = list[tuple[int, int]]
 """Images by their places in the caller's batch, and how many subproblems each has in a batch of them."""
@@ -80,6 +85,7 @@ class BranchAndBound:
         self.hidden = HiddenNeurons(job)
         self.tightened = [0] * len(self.number)
         self.lifted = [0] * len(self.number)
+        self.next_lift = 0
         self.first = self.pool.worst_bounds(len(self.number))
         self.taken = torch.zeros_like(self.first)
         self.rounds = 0
@@ -214,50 +220,69 @@ class BranchAndBound:
                 self._stop(place, self.job.ledger.failed(self.number[place], reason))
 
     def _lift(self) -> None:
-        """Planes above neurons, for images that prove hard, once few margins are open; fitted anew as trees grow."""
-        settings, subproblems = self.job.settings.branch, self.job.ledger.subproblems
-        if settings.plane_steps == 0 or self.job.ledger.drafts is not None or self.images.bounds.errors:
+        """Planes above neurons, for images that prove hard; fitted anew as their trees grow."""
+        settings, ledger = self.job.settings.branch, self.job.ledger
+        if settings.plane_steps == 0 or ledger.drafts is not None or self.images.bounds.errors:
             return
         due = [
             place
             for place, times in enumerate(self.lifted)
             if times < FITS
             and not self.stopped[place]
-            and subproblems[self.number[place]] >= settings.neuron_after * int(10**times)
+            and ledger.subproblems[self.number[place]] >= settings.neuron_after * 10**times
         ]
-        margins = self.pool.margins() if due else []
-        if not margins or len(margins) > MARGINS:
+        if not due or self.rounds < self.next_lift or len(due) * WAITING < self.stopped.count(False):
             return
-        for place in due:
-            self.lifted[place] += 1
-        numbers = [self.number[place] for place in due]
-        with self.job.ledger.share(numbers):
-            try:
-                self._lift_some(due, margins, self.job.limit(numbers))
-                self.replayed.forget()
-                self._bound_again(torch.tensor(due, device=self.floor.device), self.job.limit(numbers))
-            except RuntimeError as error:
-                reason = explain(error)
-                if reason != "memory":
-                    raise
-                release()  # the planes that there are stay
+        self.next_lift = self.rounds + REST
+        margins = self._margins(due)
+        if margins:
+            numbers = [self.number[place] for place in margins]
+            with ledger.share(numbers):
+                self._lift_some(margins, self.job.limit(numbers))
 
-    def _lift_some(self, due: list[int], margins: list[tuple[int, int]], late: Late) -> None:
+    def _margins(self, due: list[int]) -> dict[int, list[int]]:
+        """The open margins of these images, the most promising ones first, but for images with many of them."""
+        cost = self._cost().tolist()
+        found: dict[int, list[int]] = {place: [] for place in sorted(due, key=lambda place: cost[place])}
+        for image, target in self.pool.margins():
+            if image in found:
+                found[image].append(target)
+        return {image: targets for image, targets in found.items() if 0 < len(targets) <= MARGINS}
+
+    def _lift_some(self, margins: dict[int, list[int]], late: Late) -> None:
+        """margins: by image, in the order in which there is room for them."""
+        bounds, proof = self.images.bounds, self.images.proof
         members = [] if self.images.planes is None else self.images.planes.members
-        known = {(group.image, group.target): group for group in members}
-        bounds = self.images.bounds
-        held = bounds if self.images.proof is None else self.images.proof
-        for image, target in margins:
-            if image in due and not late():
-                group = known.get((image, target)) or Group.of(held, image, target, bounds.lower.dtype)
-                sub = self.pool.spread(image, target, FITTED).unpacked()
-                steps = self.job.settings.branch.plane_steps
-                known[image, target] = group.fitted(bounds, sub, self.images.lifted_bound, steps, late)
-        members = [group for pair, group in known.items() if pair in set(margins)]
-        classes = self.images.layout.network.output_shape[0]
-        planes = UpperPlanes.of(members, bounds, self.images.proof, classes)
-        self.images = replace(self.images, planes=planes)
-        self.step.images = self.images
+        known = {(group.image, group.target): group for group in members if not self.stopped[group.image]}
+        held, dtype = bounds if proof is None else proof, bounds.lower.dtype
+        steps = self.job.settings.branch.plane_steps
+        wanted = [(image, target) for image, targets in margins.items() for target in targets]
+        try:
+            kept = [group for pair, group in known.items() if pair not in wanted]
+            groups = [known.get(pair) or Group.of(held, *pair, dtype) for pair in wanted[: MOST_GROUPS - len(kept)]]
+            groups = groups[: max(0, room([*kept, *groups], 2 * self.parents, bounds.lower.device) - len(kept))]
+            fitted: list[Group] = []
+            for some in (groups[i : i + FIT_AT_ONCE] for i in range(0, len(groups), FIT_AT_ONCE)):
+                if not late():
+                    sub = Subproblems.cat([self.pool.spread(g.image, g.target, FITTED) for g in some]).unpacked()
+                    fitted += fit(
+                        some, bounds, sub, self.images.lifted_bound, self.job.settings.branch.plane_steps, late
+                    )
+            if not fitted:
+                return
+            planes = UpperPlanes.of([*kept, *fitted], bounds, proof, self.images.layout.network.output_shape[0])
+            self.images = replace(self.images, planes=planes)
+            self.step.images = self.images
+            self.replayed.forget()
+            lifted = sorted({group.image for group in fitted})
+            for place in lifted:
+                self.lifted[place] += 1
+            self._bound_again(torch.tensor(lifted, device=self.floor.device), late)
+        except RuntimeError as error:
+            if explain(error) != "memory":
+                raise
+            release()  # the planes that there are stay
+            self.next_lift = NEVER
 
     def _bound_again(self, some: Tensor, late: Late) -> None:
         """The open subproblems of some images, (J,), with what the better bounds of their neurons make of them.

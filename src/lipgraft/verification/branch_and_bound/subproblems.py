@@ -182,10 +182,11 @@ class Pool:
         return [(image, target) for image, target in torch.unique(pairs, dim=0).tolist()]
 
     def spread(self, image: int, target: int, most: int) -> Subproblems:
-        """Some of a margin's subproblems, from the worst bound to the best."""
+        """`most` of a margin's subproblems on the device, from the worst bound to the best; several times, if there
+        are fewer."""
         mine = torch.nonzero(self.used & (self.slots.image == image) & (self.slots.target == target)).flatten()
         mine = mine[self.slots.bound[mine].argsort()]
-        some = torch.linspace(0, len(mine) - 1, min(most, len(mine)), device=mine.device).long()
+        some = torch.linspace(0, len(mine) - 1, most, device=mine.device).long()
         return self.slots.at(mine[some])
 
     def deepen(self, splits: int) -> None:

@@ -1,0 +1,64 @@
+"""Products of rows with a matrix that each row shares with the others of its group.
+
+Rows are sorted into blocks of equal size, so that shapes depend on nothing but the numbers of rows and of groups, and
+one batched product does them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SIZE = 32  # rows of a block
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """B rows in G groups.
+
+    group: (B,), each row's; member: (B,), whether it has one: others count for the last group.
+    rows: (K, SIZE), the row at each place of the blocks, B for none; owner: (K,), the group of each block; place: (B,),
+        of each row among all places. None: there are equally many rows of each group, in order.
+    """
+
+    group: Tensor
+    member: Tensor
+    rows: Tensor | None = None
+    owner: Tensor | None = None
+    place: Tensor | None = None
+
+    @staticmethod
+    def even(groups: int, each: int, device: torch.device) -> Grouped:
+        """`each` rows of every group, in order."""
+        group = torch.arange(groups, device=device).repeat_interleave(each)
+        return Grouped(group, torch.ones_like(group, dtype=torch.bool))
+
+    @staticmethod
+    def of(group: Tensor, groups: int) -> Grouped:
+        """group: (B,), `groups` for rows that have none."""
+        member, group = group < groups, group.clamp(max=groups - 1)
+        if groups == 1:
+            return Grouped(group, member)
+        batch, everyone = len(group), torch.arange(len(group), device=group.device)
+        count = group.new_zeros(groups).scatter_add(0, group, torch.ones_like(group))
+        blocks = (count + (SIZE - 1)) // SIZE
+        ends = blocks.cumsum(0)
+        # A device is not waited for: as many blocks as there can be.
+        total = int(ends[-1]) if group.device.type == "cpu" else -(-batch // SIZE) + groups
+        order = torch.argsort(group, stable=True)
+        before = count.cumsum(0) - count
+        rank = torch.zeros_like(group).scatter(0, order, everyone - before[group[order]])
+        place = (ends - blocks)[group] * SIZE + rank
+        rows = torch.full((total * SIZE,), batch, device=group.device).scatter(0, place, everyone)
+        owner = torch.searchsorted(ends, torch.arange(total, device=group.device), right=True).clamp(max=groups - 1)
+        return Grouped(group, member, rows.view(total, SIZE), owner, place)
+
+    def product(self, rows: Tensor, table: Tensor) -> Tensor:
+        """rows: (B, U); table: (G, U, n) -> (B, n)."""
+        if self.rows is None or self.owner is None or self.place is None:
+            return (rows.view(len(table), -1, rows.shape[1]) @ table).flatten(0, 1)
+        blocks = F.pad(rows, (0, 0, 0, 1))[self.rows]
+        return torch.bmm(blocks, table[self.owner]).flatten(0, 1)[self.place]
