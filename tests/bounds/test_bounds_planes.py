@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from exact_fractions import fractions, outputs_at
 from lipgraft.bounds.alpha_crown import LowerBound
 from lipgraft.bounds.crown import prepare
+from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import never
 from lipgraft.bounds.planes import Choice, Reads
 from lipgraft.box import Box
 from lipgraft.network import Network, evaluate, trace
-from lipgraft.verification.branch_and_bound.planes import Group
+from lipgraft.verification.branch_and_bound.planes import Group, Planes, UpperPlanes, fit
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from window_networks import boxes, network
 
@@ -51,7 +53,7 @@ def all_reads(bounds: NeuronBounds, image: int) -> list[Reads]:
     for i, place in bounds.layout.places.items():
         open_ = bounds.open[image]
         column = open_[(open_ >= place.start) & (open_ < place.stop)] - place.start
-        found = Reads.of(bounds.layout, i, column) if len(column) else None
+        found = Reads.of(bounds.layout, i, image, column) if len(column) else None
         if found is not None:
             out.append(found)
     return out
@@ -60,9 +62,8 @@ def all_reads(bounds: NeuronBounds, image: int) -> list[Reads]:
 def random_choice(read: Reads, seed: int) -> Choice:
     """Of numbers of single precision, as a search has them."""
     generator = torch.Generator().manual_seed(seed)
-    shape, count = read.weight.shape, len(read.weight)
-    share = torch.rand(shape, generator=generator)
-    low, high = torch.rand(count, generator=generator), 2 * torch.rand(count, generator=generator)
+    share = torch.rand(read.weight.shape, generator=generator)
+    low, high = (most * torch.rand(read.bias.shape, generator=generator) for most in (1, 2))
     return Choice(share.double(), low.double(), high.double())
 
 
@@ -83,10 +84,10 @@ def test_every_plane_lies_above_its_neuron_at_every_sampled_point(case: int) -> 
         share[::2] = share[::2].round()  # corners
         values = evaluate(net, box.lower[image] + share * (box.upper - box.lower)[image])
         for read in all_reads(bounds, image):
-            z = values[bounds.layout.activation(read.act).inputs[0]].flatten(1)[:, read.column]
-            for choice in (read.chord(bounds, image), random_choice(read, 3), random_choice(read, 4)):
-                plane = read.plane(bounds, image, choice)
-                above = plane.const + sum(values[j].flatten(1) @ slope.T for j, slope in plane.slope.items())
+            z = values[bounds.layout.activation(read.act).inputs[0]].flatten(1)[:, read.column[0]]
+            for choice in (read.chord(bounds), random_choice(read, 3), random_choice(read, 4)):
+                plane = read.plane(bounds, choice)
+                above = plane.const[0] + sum(values[j].flatten(1) @ slope[0].T for j, slope in plane.slope.items())
                 assert bool((z.relu() <= above).all())
                 checked += z.shape[1]
     assert checked > 100
@@ -99,10 +100,10 @@ def test_the_first_choice_is_the_chord() -> None:
         place = bounds.layout.places[read.act]
         lower, upper = (end[0, place][read.column] for end in (bounds.lower, bounds.upper))
         slope = upper / (upper - lower)
-        z = torch.linspace(-1, 1, len(slope), dtype=torch.float64)
-        plane = read.plane(bounds, 0, read.chord(bounds, 0))
-        dense = torch.cat(list(plane.slope.values()), 1)
-        torch.testing.assert_close(dense.gather(1, read.index), slope[:, None] * read.weight)
+        z = torch.linspace(-1, 1, slope.shape[1], dtype=torch.float64)
+        plane = read.plane(bounds, read.chord(bounds))
+        dense = torch.cat(list(plane.slope.values()), 2)
+        torch.testing.assert_close(dense.gather(2, read.index), slope[..., None] * read.weight)
         torch.testing.assert_close(plane.const + slope * (z - read.bias), slope * (z - lower), rtol=0, atol=1e-6)
 
 
@@ -128,15 +129,17 @@ def test_fitted_planes_find_what_no_chord_can() -> None:
     rows = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
     group = Group.of(bounds, 0, 1, torch.float64)
 
-    def function(sub: Subproblems, planes: dict[int, object]) -> LowerBound:
-        return LowerBound(bounds, sub.image, rows, planes=[planes], group=sub.image)  # type: ignore[list-item]
+    def function(sub: Subproblems, planes: Planes, grouped: Grouped) -> LowerBound:
+        return LowerBound(bounds, sub.image, rows, planes=planes, grouped=grouped)
 
     def value(group: Group) -> float:
-        return float(function(sub, group.planes(bounds)).sound_value(sub.alpha, sub.beta))
+        planes = UpperPlanes.of([group], bounds, None, 2)
+        grouped = planes.grouped(sub.image, sub.target)
+        return float(function(sub, planes.search, grouped).sound_value(sub.alpha, sub.beta))
 
     chords = float(LowerBound(bounds, sub.image, rows).sound_value(sub.alpha, sub.beta))
     assert value(group) == pytest.approx(chords, abs=1e-9)
-    fitted = value(group.fitted(bounds, sub, function, 200, never))
+    fitted = value(fit([group], bounds, sub, function, 200, never)[0])
     assert chords < -2.9
     assert -2.1 < fitted <= -2.0
 
@@ -166,8 +169,8 @@ def test_rounding_never_lifts_a_bound_with_planes_above_a_true_value() -> None:
         rows = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
         for number in range(3):
             reads = all_reads(bounds, 0)
-            planes = {read.act: read.plane(bounds, 0, random_choice(read, number)) for read in reads}
-            function = LowerBound(bounds, zero, rows, planes=[planes], group=zero)
+            planes = {read.act: read.plane(bounds, random_choice(read, number)) for read in reads}
+            function = LowerBound(bounds, zero, rows, planes=planes, grouped=Grouped.of(zero, 1))
             bound = Fraction(float(function.sound_value(function.start(), function.no_splits())))
             checked += len(planes)
             for _ in range(8):
@@ -175,3 +178,43 @@ def test_rounding_never_lifts_a_bound_with_planes_above_a_true_value() -> None:
                 true = outputs_at(model, fractions(corner)).reshape(-1)
                 assert bound <= true[0] - true[1]
     assert checked > 10
+
+
+def test_products_by_group_are_those_of_each_row_with_the_matrix_of_its_group() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for batch, groups in ((1, 1), (7, 1), (90, 2), (200, 5), (3, 9)):
+        group = torch.randint(groups + 1, (batch,), generator=generator)
+        rows = torch.randn(batch, 4, generator=generator, dtype=torch.float64)
+        rows[group == groups] = 0  # of no group
+        table = torch.randn(groups, 4, 6, generator=generator, dtype=torch.float64)
+        want = torch.einsum("bu,bun->bn", rows, table[group.clamp(max=groups - 1)])
+        torch.testing.assert_close(Grouped.of(group, groups).product(rows, table), want)
+    even = Grouped.even(5, 3, torch.device("cpu"))
+    rows = torch.randn(15, 4, generator=generator, dtype=torch.float64)
+    table = torch.randn(5, 4, 6, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(even.product(rows, table), Grouped.of(even.group, 5).product(rows, table))
+
+
+def test_margins_together_have_the_bounds_that_each_has_alone() -> None:
+    """Groups of different images have different numbers of neurons; fillers change nothing."""
+    net, box = cases()[0]
+    bounds = sound_bounds(net, box)
+    classes = net.output_shape[0]
+    groups = [Group.of(bounds, image, target, torch.float64) for image in range(2) for target in range(1, classes)]
+    groups = [replace(g, choice={i: random_choice(r, i + k) for i, r in g.reads.items()}) for k, g in enumerate(groups)]
+    assert len({group.slopes for group in groups}) > 1
+    image = torch.tensor([group.image for group in groups] + [0])
+    target = torch.tensor([group.target for group in groups] + [0])  # the last one has no planes
+    rows = torch.randn(len(image), 1, 1, classes, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def values(members: list[Group], some: slice) -> Tensor:
+        planes = UpperPlanes.of(members, bounds, None, classes)
+        grouped = planes.grouped(image[some], target[some])
+        function = LowerBound(bounds, image[some], rows[some], planes=planes.search, grouped=grouped)
+        return function.value(function.start(), function.no_splits())[0]
+
+    together = values(groups, slice(None))
+    for k, group in enumerate(groups):
+        torch.testing.assert_close(together[k], values([group], slice(k, k + 1))[0], rtol=1e-9, atol=1e-9)
+    plain = LowerBound(bounds, image[-1:], rows[-1:])
+    torch.testing.assert_close(together[-1:], plain.value(plain.start(), plain.no_splits())[0])

@@ -16,7 +16,8 @@ from lipgraft.box import Box
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.network import Activation, Network, evaluate
 from lipgraft.verification import AttackSettings, BranchSettings, OptimiseSettings, Verdict, VerifySettings, verify
-from lipgraft.verification.branch_and_bound.planes import Group
+from lipgraft.verification.branch_and_bound import search
+from lipgraft.verification.branch_and_bound.planes import Group, fit
 
 # Little optimisation, no attack and no search, so that most of the work is left to branching and to the leaves.
 BARE = VerifySettings(
@@ -159,30 +160,23 @@ def test_verdicts_with_planes_agree_with_a_mixed_integer_program(
     kind: str, graft: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planes: list[int] = []
-    fitted = Group.fitted
 
-    def counted(self: Group, *rest: Any) -> Group:
-        planes.append(len(self.reads))
-        return fitted(self, *rest)
+    def counted(groups: list[Group], *rest: Any) -> list[Group]:
+        planes.extend(len(group.reads) for group in groups)
+        return fit(groups, *rest)
 
-    monkeypatch.setattr(Group, "fitted", counted)
+    monkeypatch.setattr(search, "fit", counted)
     clear = 0
     for seed in (10, 11):
         model = network(kind, graft, seed)
         x, y, eps = images(model, 20, seed)
         net = double(model)
         exact = [exact_margin(net, x[k], int(y[k]), float(eps[k])) for k in range(len(x))]
-        verdicts = [v for some in range(0, len(x), 4) for v in _four(model, x, y, eps, some)]
+        verdicts = verify(model, x, y, eps, settings=EAGER)
         clear += check(verdicts, exact, model, x, y, eps)
     assert clear >= 34
     assert len(planes) >= 3
     assert max(planes) == sum(isinstance(node, Activation) for node in net.nodes)
-
-
-def _four(model: nn.Module, x: Tensor, y: Tensor, eps: Tensor, first: int) -> list[Verdict]:
-    """Few enough for planes."""
-    some = slice(first, first + 4)
-    return verify(model, x[some], y[some], eps[some], settings=EAGER)
 
 
 @pytest.mark.parametrize("graft", [False, True])

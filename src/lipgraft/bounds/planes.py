@@ -139,8 +139,8 @@ class Reads:
         )
 
     @property
-    def numbers(self) -> int:
-        """Of the slopes of a group's planes."""
+    def slopes(self) -> int:
+        """How many a group's planes have."""
         return self.column.shape[1] * sum(self.sources.values())
 
     def to(self, dtype: torch.dtype) -> Reads:

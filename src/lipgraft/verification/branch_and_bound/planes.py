@@ -15,11 +15,11 @@ from lipgraft.bounds.memory import Late, free_bytes
 from lipgraft.bounds.planes import Choice, Plane, Reads
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
-NUMBERS = 2**24  # neurons of a layer times what they read, at most
+SLOPES = 2**24  # of the planes of a layer, at most
 FEW, MANY = 12, 160  # margins with planes, at most: on a CPU, and where memory is the limit
-MEMORY = 0.15  # of what is free, for planes
-BYTES = 12  # of a number of a plane: as a search and as proofs see it
-COPIES = 4 * 4  # bytes of a number of a plane in a block of subproblems that are bounded, gradients included
+MEMORY = 0.3  # of what is free, for planes
+SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it, and of a value that a neuron reads
+COPIES = 2 * 8  # bytes of a slope in every block of subproblems that are bounded
 LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.05, 0.05, 0.03, 0.98
 
 Planes = dict[int, Plane]
@@ -51,27 +51,29 @@ class Group:
             if len(column) == 0 or layout.activation(i).curve.slopes != (0.0, 1.0):
                 continue
             found = Reads.of(layout, i, image, column)
-            if found is not None and found.numbers <= NUMBERS:
+            if found is not None and found.slopes <= SLOPES:
                 reads[i] = found
         return Group(image, target, reads, {i: read.chord(held).to(dtype) for i, read in reads.items()})
 
     @property
-    def numbers(self) -> int:
+    def slopes(self) -> int:
         """Of all its planes."""
-        return sum(read.numbers for read in self.reads.values())
+        return sum(read.slopes for read in self.reads.values())
+
+    @property
+    def values(self) -> int:
+        """That its neurons read."""
+        return sum(read.index.numel() for read in self.reads.values())
 
 
-def room(groups: Sequence[Group], batch: int, device: torch.device) -> int:
-    """How many of the groups, the first ones, there is memory for, where this many subproblems are bounded at once."""
-    if device.type == "cpu":
-        return min(FEW, len(groups))
-    free, widest = MEMORY * free_bytes(device), 0
-    for count, group in enumerate(groups[:MANY]):
-        widest = max(widest, group.numbers)
-        blocks = batch // SIZE + count + 1
-        if widest * ((count + 1) * BYTES + blocks * COPIES) > free:
-            return count
-    return min(MANY, len(groups))
+def fits(groups: Sequence[Group], batch: int, device: torch.device) -> bool:
+    """Whether there is memory for the planes of so many margins, where this many subproblems are bounded at once."""
+    if device.type == "cpu" or len(groups) > MANY:
+        return len(groups) <= FEW
+    widest, most = max(group.slopes for group in groups), max(group.values for group in groups)
+    blocks = batch // SIZE + len(groups)
+    need = len(groups) * (widest * SLOPE + most * READ) + blocks * widest * COPIES
+    return need <= MEMORY * free_bytes(device)
 
 
 def fit(

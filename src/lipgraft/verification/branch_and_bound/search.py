@@ -19,8 +19,7 @@ from lipgraft.verification.branch_and_bound.counterexamples import Broken, attac
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
-from lipgraft.verification.branch_and_bound.planes import MANY as MOST_GROUPS
-from lipgraft.verification.branch_and_bound.planes import Group, UpperPlanes, fit, room
+from lipgraft.verification.branch_and_bound.planes import Group, UpperPlanes, fit, fits
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, counted, pool_limits
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
@@ -36,7 +35,8 @@ FITS = 5  # of an image's planes, each after ten times as many subproblems
 MARGINS = 6  # open margins of an image that gets planes, at most
 FITTED = 32  # subproblems of a margin that its planes are fitted to
 FIT_AT_ONCE = 48  # margins
-WAITING, REST = 4, 8  # planes are fitted when one in so many open images waits for it, and not in every round
+WAITING = 4  # planes are fitted when one in so many open images waits for it
+REST, LONG_REST = 8, 64  # rounds until then; more where there was no memory for all
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 
 NEVER = 2**62
@@ -259,15 +259,18 @@ class BranchAndBound:
         wanted = [(image, target) for image, targets in margins.items() for target in targets]
         try:
             kept = [group for pair, group in known.items() if pair not in wanted]
-            groups = [known.get(pair) or Group.of(held, *pair, dtype) for pair in wanted[: MOST_GROUPS - len(kept)]]
-            groups = groups[: max(0, room([*kept, *groups], 2 * self.parents, bounds.lower.device) - len(kept))]
+            groups: list[Group] = []
+            for pair in wanted:
+                groups.append(known.get(pair) or Group.of(held, *pair, dtype))
+                if not fits([*kept, *groups], 2 * self.parents, bounds.lower.device):
+                    groups.pop()
+                    self.next_lift += LONG_REST
+                    break
             fitted: list[Group] = []
             for some in (groups[i : i + FIT_AT_ONCE] for i in range(0, len(groups), FIT_AT_ONCE)):
                 if not late():
                     sub = Subproblems.cat([self.pool.spread(g.image, g.target, FITTED) for g in some]).unpacked()
-                    fitted += fit(
-                        some, bounds, sub, self.images.lifted_bound, self.job.settings.branch.plane_steps, late
-                    )
+                    fitted += fit(some, bounds, sub, self.images.lifted_bound, steps, late)
             if not fitted:
                 return
             planes = UpperPlanes.of([*kept, *fitted], bounds, proof, self.images.layout.network.output_shape[0])
