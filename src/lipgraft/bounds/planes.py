@@ -121,7 +121,7 @@ class Reads:
             lost = SPARE * 2 * roundings * UNIT * (1 + p + q) * size
             const = const + SLACKS * bounds.slack[image, neuron] + lost
         dense = self.weight.new_zeros(count, values).scatter_add(1, self.index, share * self.weight)
-        slopes = dense.split(list(self.sources.values()), 1)
+        slopes = torch.split(dense, list(self.sources.values()), 1)
         return Plane(self.column, dict(zip(self.sources, slopes, strict=True)), const)
 
     def _box(self, bounds: NeuronBounds, image: int) -> Interval:

@@ -15,7 +15,7 @@ from lipgraft.bounds.planes import Choice, Plane, Reads
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 NUMBERS = 2**24  # neurons of a layer times what they read, at most
-LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.05, 0.05, 0.03, 0.98
+LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.1, 0.1, 0.05, 0.985
 
 Bound = Callable[[Subproblems, "dict[int, Plane]"], LowerBound]
 """The lower bounds of subproblems with these planes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from lipgraft.verification.branch_and_bound.planes import Group, UpperPlanes
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, pool_limits
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
-from lipgraft.verification.verdict import Decided
+from lipgraft.verification.verdict import Decided, Ledger
 
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
@@ -33,6 +34,7 @@ TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
 FITS = 5  # of an image's planes, each after ten times as many subproblems
 MARGINS = 12  # hard margins that get planes, at most: each costs every subproblem a product with a matrix of its own
+FIT_SHARE = 0.25  # of the time that is left to an image, for one fit of its planes at most
 FITTED = 32  # subproblems of a margin that its planes are fitted to
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 
@@ -204,11 +206,7 @@ class BranchAndBound:
                 self._bound_again(some, late)
             except RuntimeError as error:
                 reason = explain(error)
-        if reason == "memory":
-            release()  # the bounds that there are stay
-        elif reason:
-            for place in hard:
-                self._stop(place, self.job.ledger.failed(self.number[place], reason))
+        self._without(hard, reason)
 
     def _lift(self) -> None:
         """Planes above neurons, for images that prove hard, once few margins are open; fitted anew as trees grow."""
@@ -228,33 +226,41 @@ class BranchAndBound:
         for place in due:
             self.lifted[place] += 1
         numbers = [self.number[place] for place in due]
+        reason = ""
         with self.job.ledger.share(numbers):
             try:
-                self._lift_some(due, margins, self.job.limit(numbers))
+                self._fit_planes(due, margins)
                 self.replayed.forget()
                 self._bound_again(torch.tensor(due, device=self.floor.device), self.job.limit(numbers))
             except RuntimeError as error:
                 reason = explain(error)
-                if reason != "memory":
-                    raise
-                release()  # the planes that there are stay
+        self._without(due, reason)
 
-    def _lift_some(self, due: list[int], margins: list[tuple[int, int]], late: Late) -> None:
-        members = [] if self.images.planes is None else self.images.planes.members
-        known = {(group.image, group.target): group for group in members}
-        bounds = self.images.bounds
-        held = bounds if self.images.proof is None else self.images.proof
-        for image, target in margins:
-            if image in due and not late():
-                group = known.get((image, target)) or Group.of(held, image, target, bounds.lower.dtype)
-                sub = self.pool.spread(image, target, FITTED).unpacked()
-                steps = self.job.settings.branch.plane_steps
-                known[image, target] = group.fitted(bounds, sub, self.images.lifted_bound, steps, late)
-        members = [group for pair, group in known.items() if pair in set(margins)]
-        classes = self.images.layout.network.output_shape[0]
-        planes = UpperPlanes.of(members, bounds, self.images.proof, classes)
-        self.images = replace(self.images, planes=planes)
-        self.step.images = self.images
+    def _fit_planes(self, due: list[int], margins: list[tuple[int, int]]) -> None:
+        """Planes for the margins, image and class, of these images; for each of them a part of the time for all."""
+        images, ledger = self.images, self.job.ledger
+        bounds, held = images.bounds, images.bounds if images.proof is None else images.proof
+        known = {} if images.planes is None else {(g.image, g.target): g for g in images.planes.members}
+        wanted = [margin for margin in margins if margin[0] in due]
+        end = ledger.now() + FIT_SHARE * self.job.left([self.number[place] for place in due])
+        for turn, (image, target) in enumerate(wanted):
+            mine = ledger.now() + (end - ledger.now()) / (len(wanted) - turn)
+            group = known.get((image, target)) or Group.of(held, image, target, bounds.lower.dtype)
+            sub = self.pool.spread(image, target, FITTED).unpacked()
+            steps = self.job.settings.branch.plane_steps
+            late = partial(_after, ledger, mine)
+            known[image, target] = group.fitted(bounds, sub, images.lifted_bound, steps, late)
+        members = [known[margin] for margin in margins if margin in known]
+        planes = UpperPlanes.of(members, bounds, images.proof, images.layout.network.output_shape[0])
+        self.images = self.step.images = replace(images, planes=planes)
+
+    def _without(self, places: list[int], reason: str) -> None:
+        """After better bounds for images that failed, for this reason: for lack of memory those that there are stay."""
+        if reason == "memory":
+            release()
+        elif reason:
+            for place in places:
+                self._stop(place, self.job.ledger.failed(self.number[place], reason))
 
     def _bound_again(self, some: Tensor, late: Late) -> None:
         """The open subproblems of some images, (J,), with what the better bounds of their neurons make of them.
@@ -447,3 +453,7 @@ class BranchAndBound:
         if self.job.ledger.drafts is not None:
             self.job.ledger.drafts.add(self.images, one.at(proved(bound)))
         return float(bound)
+
+
+def _after(ledger: Ledger, end: float) -> bool:
+    return ledger.now() > end
