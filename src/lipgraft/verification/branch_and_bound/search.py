@@ -35,6 +35,7 @@ MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than thei
 FITS = 5  # of an image's planes, each after ten times as many subproblems
 MARGINS = 12  # hard margins that get planes, at most: each costs every subproblem a product with a matrix of its own
 FIT_SHARE = 0.25  # of the time that is left to an image, for one fit of its planes at most
+LOOK_EVERY = 4  # rounds between two looks at which margins are open
 FITTED = 32  # subproblems of a margin that its planes are fitted to
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 
@@ -213,15 +214,18 @@ class BranchAndBound:
         settings, subproblems = self.job.settings.branch, self.job.ledger.subproblems
         if settings.plane_steps == 0 or self.job.ledger.drafts is not None or self.images.bounds.errors:
             return
+        live = [place for place, stopped in enumerate(self.stopped) if not stopped]
+        if len(live) > MARGINS or self.rounds % LOOK_EVERY:
+            return
         due = [
             place
-            for place, times in enumerate(self.lifted)
-            if times < FITS
-            and not self.stopped[place]
-            and subproblems[self.number[place]] >= settings.neuron_after * int(10**times)
+            for place in live
+            if self.lifted[place] < FITS
+            and subproblems[self.number[place]] >= settings.neuron_after * int(10 ** self.lifted[place])
         ]
-        margins = self.pool.margins() if due else []
-        if not margins or len(margins) > MARGINS:
+        margins = self.pool.margins() if due or self.images.planes is not None else []
+        if not due or len(margins) > MARGINS:
+            self._drop_planes(margins)
             return
         for place in due:
             self.lifted[place] += 1
@@ -250,8 +254,19 @@ class BranchAndBound:
             steps = self.job.settings.branch.plane_steps
             late = partial(_after, ledger, mine)
             known[image, target] = group.fitted(bounds, sub, images.lifted_bound, steps, late)
-        members = [known[margin] for margin in margins if margin in known]
-        planes = UpperPlanes.of(members, bounds, images.proof, images.layout.network.output_shape[0])
+        self._take_planes([known[margin] for margin in margins if margin in known])
+
+    def _drop_planes(self, margins: list[tuple[int, int]]) -> None:
+        """Forget the planes of margins that are not among the open ones: they cost every subproblem time."""
+        members = [] if self.images.planes is None else self.images.planes.members
+        left = [group for group in members if (group.image, group.target) in margins]
+        if len(left) < len(members):
+            self._take_planes(left)
+            self.replayed.forget()
+
+    def _take_planes(self, members: list[Group]) -> None:
+        images = self.images
+        planes = UpperPlanes.of(members, images.bounds, images.proof, images.layout.network.output_shape[0])
         self.images = self.step.images = replace(images, planes=planes)
 
     def _without(self, places: list[int], reason: str) -> None:
