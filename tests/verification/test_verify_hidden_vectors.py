@@ -16,11 +16,11 @@ from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.memory import never
 from lipgraft.bounds.prefix_network import PrefixNetwork
 from lipgraft.box import Box
-from lipgraft.network import Network, kinks_at_zero, trace
+from lipgraft.network import Network, evaluate, kinks_at_zero, trace
 from lipgraft.verification import VerifySettings, verify
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
 from lipgraft.verification.job import Job
-from lipgraft.verification.stages import alpha_crown, crown
+from lipgraft.verification.stages import _shared, alpha_crown, crown
 from window_networks import activation
 
 INPUTS, EPS = 5, 0.15
@@ -166,3 +166,59 @@ def test_what_lies_behind_a_convolution_or_is_large_is_not_branched_on_by_itself
     for model in (behind, large, smooth):
         net = trace(model, (1, 6, 6))
         assert PrefixNetwork.of(net, [act.inputs[0] for _, act in net.activations()][1]) is None
+
+
+class Block(nn.Module):
+    """Convolutions around a sum: the neurons behind it have no window network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.second, self.third = nn.Conv2d(1, 3, 2), nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 2)
+        self.last = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).relu()
+        out: Tensor = self.last(self.third(self.second(y).relu() + y).relu().flatten(1))
+        return out
+
+
+def test_bounds_of_convolutions_behind_a_sum_grow_with_splits_and_hold_every_sampled_value() -> None:
+    net = trace(Block().double(), (1, 4, 4)).to()
+    generator = torch.Generator().manual_seed(1)
+    box = Box.linf(torch.rand(1, 1, 4, 4, generator=generator, dtype=torch.float64), 0.3)
+    prepared = prepare(net, box, sound_for=torch.float32)
+    target = targets(net)[1]
+    assert len(net.nodes[target].shape) == 3
+    neuron = torch.arange(12)
+    corners = torch.where(torch.rand(4096, 1, 4, 4, generator=generator) < 0.5, box.lower, box.upper)
+    values = evaluate(net, corners)[target].flatten(1)
+    for side in (1.0, -1.0):
+        plain, sound = problem(net, target, prepared, torch.zeros_like(neuron), neuron, side)
+        least_seen = (side * values).amin(0)
+        found = [plain.branched(splits, never) for splits in (0, 8, 100)]
+        for bound in (*found, sound.branched(24, never)):
+            assert bool((bound <= least_seen).all())
+        assert bool((found[0] <= found[1] + 1e-9).all() & (found[1] <= found[2] + 1e-9).all())
+        assert bool((found[2] > found[0] + 0.01).any())
+
+
+@pytest.mark.parametrize(("count", "gains"), [(2, True), (6, False)])
+def test_convolutions_behind_a_sum_are_branched_on_for_a_few_images_at_a_time(count: int, gains: bool) -> None:
+    model = Block()
+    with torch.no_grad():
+        bias = model.third.bias
+        assert bias is not None
+        bias.sub_(model.third(torch.ones(1, 3, 3, 3) / 3).mean((0, 2, 3)))  # around zero, so that neurons are unstable
+    x = torch.rand(count, 1, 4, 4, generator=torch.Generator().manual_seed(3))
+    job = Job.of(model, x, model(x).argmax(1), 0.5, 0.0, 1.0, EAGER)
+    left = crown(job, list(range(count))).rest[0]
+    open_ = _shared(job, job.index(left.images), left.intervals, left)
+    assert len(open_) == count
+    place = list(open_.layout.places.values())[2]
+    before = (open_.bounds.upper - open_.bounds.lower)[:, place].clone()
+    assert bool(((open_.bounds.lower < 0) & (open_.bounds.upper > 0))[:, place].any())
+    HiddenNeurons(job).tighten(open_, torch.arange(count), 8, never)
+    after = (open_.bounds.upper - open_.bounds.lower)[:, place]
+    assert bool((after <= before).all())
+    assert bool((after < before - 1e-3).any()) == gains

@@ -107,6 +107,7 @@ class Images:
         if proof is None or len(sub) == 0:
             return sub.bound
         parts: list[Tensor] = []
+        most = most if self.planes is None else most // 4  # planes take memory of their own
         size = fitting(self.layout.floats, sub.image.device, torch.float64, most)
         for some in torch.split(torch.arange(len(sub), device=sub.image.device), size):
             part = sub.at(some)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,12 +16,12 @@ from lipgraft.bounds.memory import Late, free_bytes
 from lipgraft.bounds.planes import Choice, Plane, Reads
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
-SLOPES = 2**24  # of the planes of a layer, at most
+SLOPES = 2**25  # of the planes of a margin, at most
 FEW, MANY = 12, 160  # margins with planes, at most: on a CPU, and where memory is the limit
-MEMORY = 0.3  # of what is free, for planes
+MEMORY = 0.45  # of what is free, for planes
 SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it, and of a value that a neuron reads
-COPIES = 2 * 8  # bytes of a slope in every block of subproblems that are bounded
-LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.05, 0.05, 0.03, 0.98
+COPIES = 8  # bytes of a slope in every block of subproblems that are bounded
+LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.1, 0.1, 0.05, 0.985
 
 Planes = dict[int, Plane]
 """By activation."""
@@ -46,13 +47,15 @@ class Group:
         """Chords, to begin with. held: the bounds that proofs are made with; dtype: of the search."""
         layout, open_ = held.layout, held.open[image]
         reads: dict[int, Reads] = {}
+        left = SLOPES
         for i, place in layout.places.items():
             column = open_[(open_ >= place.start) & (open_ < place.stop)] - place.start
-            if len(column) == 0 or layout.activation(i).curve.slopes != (0.0, 1.0):
+            slopes = len(column) * max(math.prod(node.shape) for node in layout.network.nodes[:i])
+            if len(column) == 0 or slopes > left or layout.activation(i).curve.slopes != (0.0, 1.0):
                 continue
             found = Reads.of(layout, i, image, column)
-            if found is not None and found.slopes <= SLOPES:
-                reads[i] = found
+            if found is not None:
+                reads[i], left = found, left - slopes
         return Group(image, target, reads, {i: read.chord(held).to(dtype) for i, read in reads.items()})
 
     @property

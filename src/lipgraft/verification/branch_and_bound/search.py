@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,11 +20,11 @@ from lipgraft.verification.branch_and_bound.counterexamples import Broken, attac
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
-from lipgraft.verification.branch_and_bound.planes import Group, UpperPlanes, fit, fits
+from lipgraft.verification.branch_and_bound.planes import FEW, Group, UpperPlanes, fit, fits
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, counted, pool_limits
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
-from lipgraft.verification.verdict import Decided
+from lipgraft.verification.verdict import Decided, Ledger
 
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
@@ -34,6 +35,7 @@ MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than thei
 FITS = 5  # of an image's planes, each after ten times as many subproblems
 MARGINS = 6  # open margins of an image that gets planes, at most
 FITTED = 32  # subproblems of a margin that its planes are fitted to
+FIT_SHARE = 0.25  # of the time that is left to images, for one fit of their planes at most
 FIT_AT_ONCE = 48  # margins
 WAITING = 4  # planes are fitted when one in so many open images waits for it
 REST, LONG_REST = 8, 64  # rounds until then; more where there was no memory for all
@@ -213,11 +215,7 @@ class BranchAndBound:
                 self._bound_again(some, late)
             except RuntimeError as error:
                 reason = explain(error)
-        if reason == "memory":
-            release()  # the bounds that there are stay
-        elif reason:
-            for place in hard:
-                self._stop(place, self.job.ledger.failed(self.number[place], reason))
+        self._without(hard, reason)
 
     def _lift(self) -> None:
         """Planes above neurons, for images that prove hard; fitted anew as their trees grow."""
@@ -235,10 +233,18 @@ class BranchAndBound:
             return
         self.next_lift = self.rounds + REST
         margins = self._margins(due)
-        if margins:
-            numbers = [self.number[place] for place in margins]
-            with ledger.share(numbers):
-                self._lift_some(margins, self.job.limit(numbers))
+        if not margins:
+            return
+        numbers = [self.number[place] for place in margins]
+        reason = ""
+        with ledger.share(numbers):
+            try:
+                lifted = self._fit_planes(margins, ledger.now() + FIT_SHARE * self.job.left(numbers))
+                self._bound_again(torch.tensor(lifted, device=self.floor.device), self.job.limit(numbers))
+            except RuntimeError as error:
+                reason = explain(error)
+                self.next_lift = NEVER
+        self._without(list(margins), reason)
 
     def _margins(self, due: list[int]) -> dict[int, list[int]]:
         """The open margins of these images, the most promising ones first, but for images with many of them."""
@@ -249,43 +255,47 @@ class BranchAndBound:
                 found[image].append(target)
         return {image: targets for image, targets in found.items() if 0 < len(targets) <= MARGINS}
 
-    def _lift_some(self, margins: dict[int, list[int]], late: Late) -> None:
-        """margins: by image, in the order in which there is room for them."""
-        bounds, proof = self.images.bounds, self.images.proof
-        members = [] if self.images.planes is None else self.images.planes.members
+    def _fit_planes(self, margins: dict[int, list[int]], end: float) -> list[int]:
+        """Planes for margins, given by image, in the order in which there is room for them; the images that got some.
+
+        end: when to stop fitting, by the ledger's clock.
+        """
+        images, ledger, steps = self.images, self.job.ledger, self.job.settings.branch.plane_steps
+        bounds, held = images.bounds, images.bounds if images.proof is None else images.proof
+        members = [] if images.planes is None else images.planes.members
         known = {(group.image, group.target): group for group in members if not self.stopped[group.image]}
-        held, dtype = bounds if proof is None else proof, bounds.lower.dtype
-        steps = self.job.settings.branch.plane_steps
         wanted = [(image, target) for image, targets in margins.items() for target in targets]
-        try:
-            kept = [group for pair, group in known.items() if pair not in wanted]
-            groups: list[Group] = []
-            for pair in wanted:
-                groups.append(known.get(pair) or Group.of(held, *pair, dtype))
-                if not fits([*kept, *groups], 2 * self.parents, bounds.lower.device):
-                    groups.pop()
-                    self.next_lift += LONG_REST
-                    break
-            fitted: list[Group] = []
-            for some in (groups[i : i + FIT_AT_ONCE] for i in range(0, len(groups), FIT_AT_ONCE)):
-                if not late():
-                    sub = Subproblems.cat([self.pool.spread(g.image, g.target, FITTED) for g in some]).unpacked()
-                    fitted += fit(some, bounds, sub, self.images.lifted_bound, steps, late)
-            if not fitted:
-                return
-            planes = UpperPlanes.of([*kept, *fitted], bounds, proof, self.images.layout.network.output_shape[0])
-            self.images = replace(self.images, planes=planes)
-            self.step.images = self.images
+        kept = [group for pair, group in known.items() if pair not in wanted]
+        groups: list[Group] = []
+        for pair in wanted:
+            groups.append(known.get(pair) or Group.of(held, *pair, bounds.lower.dtype))
+            if not fits([*kept, *groups], 2 * self.parents, bounds.lower.device):
+                groups.pop()
+                self.next_lift += LONG_REST
+                break
+        steps = steps if len(groups) <= FEW else steps // 2
+        fitted: list[Group] = []
+        for start in range(0, len(groups), FIT_AT_ONCE):
+            some = groups[start : start + FIT_AT_ONCE]
+            mine = ledger.now() + (end - ledger.now()) * len(some) / (len(groups) - start)
+            sub = Subproblems.cat([self.pool.spread(g.image, g.target, FITTED) for g in some]).unpacked()
+            fitted += fit(some, bounds, sub, images.lifted_bound, steps, partial(_after, ledger, mine))
+        if fitted:
+            planes = UpperPlanes.of([*kept, *fitted], bounds, images.proof, images.layout.network.output_shape[0])
+            self.images = self.step.images = replace(images, planes=planes)
             self.replayed.forget()
-            lifted = sorted({group.image for group in fitted})
-            for place in lifted:
-                self.lifted[place] += 1
-            self._bound_again(torch.tensor(lifted, device=self.floor.device), late)
-        except RuntimeError as error:
-            if explain(error) != "memory":
-                raise
-            release()  # the planes that there are stay
-            self.next_lift = NEVER
+        lifted = sorted({group.image for group in fitted})
+        for place in lifted:
+            self.lifted[place] += 1
+        return lifted
+
+    def _without(self, places: list[int], reason: str) -> None:
+        """After better bounds for images that failed, for this reason: for lack of memory those that there are stay."""
+        if reason == "memory":
+            release()
+        elif reason:
+            for place in places:
+                self._stop(place, self.job.ledger.failed(self.number[place], reason))
 
     def _bound_again(self, some: Tensor, late: Late) -> None:
         """The open subproblems of some images, (J,), with what the better bounds of their neurons make of them.
@@ -293,7 +303,7 @@ class BranchAndBound:
         Without it an image would be judged, and given time, by bounds from before.
         """
         for part in torch.split(self.pool.of(some), 2 * self.parents):
-            if late():
+            if late() or len(part) == 0:
                 return
             # They stay in the pool until all is done: an error on the way must not lose one.
             sub, good = self._settled(self.step.bounded(self.pool.slots.at(part).unpacked()))
@@ -487,3 +497,7 @@ class BranchAndBound:
         if self.job.ledger.drafts is not None:
             self.job.ledger.drafts.add(self.images, one.at(proved(bound)))
         return float(bound)
+
+
+def _after(ledger: Ledger, end: float) -> bool:
+    return ledger.now() > end
