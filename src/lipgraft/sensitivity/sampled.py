@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -134,24 +136,70 @@ def _ascend(problem: Problem, start: Tensor, widths: dict[int, Tensor], cache: C
     """Follow the sign of the gradient of each row's norm: start (B, n, *input_shape) -> the best norms (B, n).
 
     The derivative of a ReLU's derivative is 0 almost everywhere, so its step is smoothed over a fraction of the range
-    that the neuron's values showed over the box.
+    that the neuron's values showed over the box. To look for points single precision will do; what counts is the norm
+    in double precision at the best point of each way. A way whose best point is at a kink is gone again in double
+    precision, with a look at every point.
     """
-    network, box, settings = problem.network, problem.box, problem.settings
+    network, box = problem.network, problem.box
     batch, outputs = start.shape[:2]
     lower, upper = (end.repeat_interleave(outputs, 0) for end in (box.lower, box.upper))
     steps = {i: (w.repeat_interleave(outputs, 0) / 8).clamp(min=1e-12) for i, w in widths.items()}
     rows = one_hot_rows(network, box.lower)[0].repeat(batch, 1).unsqueeze(1)
-    x = start.flatten(0, 1)
-    best = x.new_full((len(x),), -torch.inf)
-    for t in range(settings.steps + 1):
-        with torch.enable_grad():
-            point = x.detach().requires_grad_()
-            found, values = jacobian_rows(network, point, rows, cache, steps)
-            norms = row_norms(found, problem.weight).squeeze(1)
-            best = _raised(network, values, guard_lower(norms.detach()), best)
-            if t == settings.steps:
-                break
-            (gradient,) = torch.autograd.grad(norms.sum(), point, materialize_grads=True)
-        length = (1 - t / settings.steps) * (upper - lower) / 4
-        x = torch.minimum(torch.maximum(x + length * gradient.nan_to_num(nan=0.0).sign(), lower), upper)
+    way = _Way(network, start.flatten(0, 1), lower, upper, steps, rows, problem.weight, problem.settings.steps)
+    _, points = way.single().climb({}, ask=False)
+    points = torch.minimum(torch.maximum(points.to(lower.dtype), lower), upper)
+    found, values = jacobian_rows(network, points, rows, cache)
+    norms = guard_lower(row_norms(found, problem.weight).squeeze(1))
+    best = _raised(network, values, norms, torch.full_like(norms, -torch.inf))
+    at_kink = torch.nonzero(best < norms).flatten()
+    if len(at_kink):
+        best[at_kink], _ = way.at(at_kink).climb(cache, ask=True)
     return best.view(batch, outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """Where ascents start, x (N, *input_shape), and between which ends they stay. steps: as in `jacobian_rows`, each
+    (N, *shape); rows: (N, 1, n); count: how many steps up.
+    """
+
+    network: Network
+    x: Tensor
+    lower: Tensor
+    upper: Tensor
+    steps: dict[int, Tensor]
+    rows: Tensor
+    weight: Tensor
+    count: int
+
+    def single(self) -> _Way:
+        """The same in single precision."""
+        x, lower, upper, rows, weight = (t.float() for t in (self.x, self.lower, self.upper, self.rows, self.weight))
+        steps = {i: step.float() for i, step in self.steps.items()}
+        return _Way(self.network.to(dtype=torch.float32), x, lower, upper, steps, rows, weight, self.count)
+
+    def at(self, some: Tensor) -> _Way:
+        """Some of the ways."""
+        steps = {i: step[some] for i, step in self.steps.items()}
+        parts = self.x[some], self.lower[some], self.upper[some], steps, self.rows[some]
+        return _Way(self.network, *parts, self.weight, self.count)
+
+    def climb(self, cache: Cache, *, ask: bool) -> tuple[Tensor, Tensor]:
+        """The best norms on the way, (N,), and the points that have them. ask: norms at a kink count with 0."""
+        x = points = self.x
+        best = x.new_full((len(x),), -torch.inf)
+        for t in range(self.count + 1):
+            with torch.enable_grad():
+                point = x.detach().requires_grad_()
+                found, values = jacobian_rows(self.network, point, self.rows, cache, self.steps)
+                norms = row_norms(found, self.weight).squeeze(1)
+                low = guard_lower(norms.detach())
+                raised = _raised(self.network, values, low, best) if ask else torch.maximum(low, best)
+                points = torch.where((raised > best).view(-1, *[1] * (x.ndim - 1)), x, points)
+                best = raised
+                if t == self.count:
+                    break
+                (gradient,) = torch.autograd.grad(norms.sum(), point, materialize_grads=True)
+            length = (1 - t / self.count) * (self.upper - self.lower) / 4
+            x = torch.minimum(torch.maximum(x + length * gradient.nan_to_num(nan=0.0).sign(), self.lower), self.upper)
+        return best, points
