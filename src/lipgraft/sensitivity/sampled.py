@@ -49,27 +49,41 @@ def sampled(problem: Problem) -> Tensor:
     near to it that rounding could put a neuron on the wrong side; in double precision few are. A norm that is not a
     finite number counts as not found.
     """
-    network, box, weight, settings = problem.network, problem.box, problem.weight, problem.settings
-    all_rows = one_hot_rows(network, box.lower)
-    cache: Cache = {}
+    network, rows, cache = problem.network, one_hot_rows(problem.network, problem.box.lower), dict[object, Tensor]()
+    state = problem.generator.get_state()
+    best, start, widths = _drawn(problem, rows, cache, ask=False)
+    # Whether there is a kink is asked at the best points alone. Few are at one; if any is, every point is asked.
+    smooth = differentiable(network, evaluate(network, start.flatten(0, 1))).view_as(best)
+    if not bool((smooth | (best <= 0)).all()):
+        problem.generator.set_state(state)
+        best, start, widths = _drawn(problem, rows, cache, ask=True)
+    if not widths or problem.settings.steps == 0:
+        return best
+    return torch.maximum(best, _ascend(problem, start, widths, cache))
+
+
+def _drawn(problem: Problem, all_rows: Tensor, cache: Cache, *, ask: bool) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+    """At random points: the largest norms (B, n), the points that have them, and how far each neuron's values range.
+
+    ask: norms at a kink count with 0.
+    """
+    network, box = problem.network, problem.box
     best = box.lower.new_full((len(box), all_rows.shape[1]), -torch.inf)
     start = box.centre.unsqueeze(1).repeat(1, all_rows.shape[1], *[1] * (box.lower.ndim - 1))
     low: dict[int, Tensor] = {}
     high: dict[int, Tensor] = {}
-    for number in range(settings.samples):
+    for number in range(problem.settings.samples):
         x = _draw(box, number, problem.generator)
         rows, values = jacobian_rows(network, x, all_rows, cache)
-        raised = _raised(network, values, guard_lower(row_norms(rows, weight)), best)
+        norms = guard_lower(row_norms(rows, problem.weight))
+        raised = _raised(network, values, norms, best) if ask else torch.maximum(norms, best)
         better = raised > best
         best = raised
         start = torch.where(better.view(*better.shape, *[1] * (x.ndim - 1)), x.unsqueeze(1), start)
         for i, node in network.activations():
             z = values[node.inputs[0]]
             low[i], high[i] = torch.minimum(low.get(i, z), z), torch.maximum(high.get(i, z), z)
-    widths = {i: high[i] - low[i] for i in low}
-    if not widths or settings.steps == 0:
-        return best
-    return torch.maximum(best, _ascend(problem, start, widths, cache))
+    return best, start, {i: high[i] - low[i] for i in low}
 
 
 @torch.no_grad()
