@@ -66,6 +66,13 @@ def test_grafting_raises_verified_accuracy_and_lowers_the_lipschitz_constant(fin
     assert ours["sa"] > 0.85
 
 
+def test_every_proof_is_written_down_and_checked(finished: Path) -> None:
+    for model in json.loads((finished / "results.json").read_text())["models"]:
+        assert model["proofs"]["accepted"] == model["proofs"]["count"] == round(40 * model["va"]) > 0
+        written = list((finished / "certificates" / model["name"]).glob("*.npz"))
+        assert sum(".counterexample" not in path.name for path in written) == model["proofs"]["count"]
+
+
 def test_the_report_command_prints_the_same_table_from_the_files(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,6 @@ from bounds_cases import ACTIVATIONS, assert_sound, classifier, random_box, reac
 from lipgraft.bounds import METHODS, AlphaSettings, bound
 from lipgraft.box import Box
 
-ARCHITECTURES = ["cnn-b", "conv-big", "conv-huge", "resnet4b"]
 FEW = AlphaSettings(iterations=2)
 
 
@@ -27,7 +26,9 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 # monotone nor convex, two kinks, lines beside kinks and beside an S.
 SORTS = ["relu", "v-shaped", "sigmoid", "gelu", "hardtanh", "grafted relu", "grafted tanh"]
 CASES = [("cnn-b", activation) for activation in ACTIVATIONS]
-CASES += [(name, activation) for name in ARCHITECTURES[1:] for activation in SORTS]
+CASES += [(name, activation) for name in ("conv-huge", "resnet4b") for activation in SORTS]
+# conv-big is as long as conv-huge, of layers as cnn-b has them.
+CASES += [("conv-big", activation) for activation in ("relu", "gelu", "grafted relu")]
 
 
 @pytest.mark.parametrize(("name", "activation"), CASES)

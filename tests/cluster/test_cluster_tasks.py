@@ -15,6 +15,7 @@ from deadly import DeadlyTask
 from lipgraft import training
 from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
 from lipgraft.cli import main
+from lipgraft.cluster import tasks
 from lipgraft.cluster.instances import deciding
 from lipgraft.cluster.rows import interleaved
 from lipgraft.cluster.tasks import Died
@@ -27,11 +28,12 @@ pytestmark = pytest.mark.xdist_group("ray")
 
 
 def test_what_a_dead_worker_left_is_done_again_and_what_kills_every_worker_is_given_up(
-    workers: Workers, tmp_path: Path
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tasks, "DEATHS", 2)  # each costs the seconds in which the next worker starts
     found = list(workers.cluster.each(partial(DeadlyTask, tmp_path / "happened"), range(1, 8)))
     assert list(workers.cluster.each(partial(DeadlyTask, tmp_path / "happened"), [])) == []
-    assert len(workers.notices) == 4
+    assert len(workers.notices) == 1 + 2
     assert len(found) == 7
     assert dict(found) == {1: 1, 2: 4, 3: 9, 4: 16, 5: Died(), 6: 36, 7: 49}
 

@@ -91,8 +91,16 @@ def test_the_smoke_scale_keeps_what_distinguishes_the_rows() -> None:
     named = {row for row in smoke if not row.startswith("calibration/")}  # there the sizes are the names
     assert named <= set(full)
     assert {row: smoke[row] for row in named} == {row: full[row] for row in named}
-    assert {row for row in full if not row.startswith("calibration/")} == named
+    left_out = {row for row in full if not row.startswith("calibration/")} - named
+    kept = {_without_numbers(row) for row in named}
+    assert {_without_numbers(row) for row in left_out} <= kept  # numbers between the ends of a grid, and nothing else
     assert load_experiment("eps-8", "smoke").runs[0].recipe.eps > load_experiment("table1", "smoke").runs[0].recipe.eps
+
+
+def _without_numbers(row: str) -> str:
+    """The row of a grid without the value in its name."""
+    where, _, name = row.rpartition("/")
+    return f"{where}/{re.sub('-[0-9-]+$', '', name)}"
 
 
 def test_a_smoke_table_says_in_its_titles_what_it_was_really_run_on() -> None:
@@ -181,6 +189,14 @@ def test_a_grid_makes_one_row_for_each_combination(tmp_path: Path) -> None:
     assert (last.graft.ratio, last.graft.options) == (0.5, {"last_layer": "quota"})
     assert last.finetune is not None
     assert last.finetune.l1 == 1e-4
+
+
+def test_the_smoke_scale_takes_the_first_and_last_number_of_a_grid_and_every_name(tmp_path: Path) -> None:
+    grid = {"graft.ratio": [0.2, 0.3, 0.4, 0.5], "graft.options.last_layer": ["pool", "cap", "quota"]}
+    row = {"like": "ours", "name": "{ratio}-{last_layer}", "grid": grid}
+    experiment = load_experiment(experiment_file(tmp_path, {"models": [row]}), "smoke")
+    names = {model.name for model in experiment.runs[0].recipe.models}
+    assert names == {f"{ratio}-{layer}" for ratio in ("0-2", "0-5") for layer in ("pool", "cap", "quota")}
 
 
 def experiment_file(folder: Path, run: dict[str, Any] | None = None, **top: Any) -> Path:

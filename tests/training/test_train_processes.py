@@ -50,7 +50,7 @@ def assert_like(run: Path, alone: Path) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks up torchrun's children in /proc")
 def test_two_processes_one_of_which_is_killed_train_as_one_does_whoever_resumes(tmp_path: Path) -> None:
     """With what is drawn at random, and what is remembered of every image, on the way."""
-    settings = ("eps=0.05", "epochs=6", "batch=64", "lr=0.02", "objective=fgsm-pco", "grad_align=0.2")
+    settings = ("eps=0.05", "epochs=4", "batch=64", "lr=0.02", "objective=fgsm-pco", "grad_align=0.2")
     sets = [word for setting in settings for word in ("--set", setting)]
     line = ["train", "pretrain-short", "--model", "digits-cnn", "--data", "digits", "--device", "cpu", "--json", *sets]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "lipgraft", *line]
@@ -64,14 +64,14 @@ def test_two_processes_one_of_which_is_killed_train_as_one_does_whoever_resumes(
     os.kill(int(ranks[-1]), signal.SIGKILL)
     error = process.communicate(timeout=60)[1]
     assert process.returncode != 0, error
-    assert 1 <= epochs_done(both) < 6
+    assert 1 <= epochs_done(both) < 4
 
     copytree(both, tmp_path / "one")
     assert main([*line, "--out", str(tmp_path / "one"), "--resume"]) == 0
     assert_like(tmp_path / "one", tmp_path / "alone")
     done = subprocess.run([*torchrun, "--out", str(both), "--resume"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["epochs"] == 6  # said once, by the first process
+    assert json.loads(done.stdout)["epochs"] == 4  # said once, by the first process
     assert_like(both, tmp_path / "alone")
 
 

@@ -73,7 +73,7 @@ def test_bounds_of_hidden_neurons_grow_with_splits_up_to_the_exact_value(kind: s
     prepared = prepare(net, boxes(1, 0.03), sound_for=torch.float32)
     window = seen(net, targets(net)[layer])
     image, neuron = everyone(net, targets(net)[layer], 1)
-    image, neuron = image[5::67], neuron[5::67]
+    image, neuron = image[5::101], neuron[5::101]
     for side in (1.0, -1.0):
         best = exact(window, prepared, image, neuron, side)
         found = [problem(window, prepared, image, neuron, side).branched(splits, never) for splits in (0, 4, 200)]

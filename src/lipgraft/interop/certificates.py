@@ -32,7 +32,7 @@ class CertificateFolder:
 
     def has(self, number: int) -> bool:
         """Whether the proof of image `number` is there."""
-        return self._proof(number).is_file()
+        return self.proof(number).is_file()
 
     def put(self, number: int, certificate: Certificate, **facts: Any) -> int:
         """Write the proof or counterexample of image `number`; returns its size in bytes.
@@ -46,10 +46,11 @@ class CertificateFolder:
             "claim": "class",
             "label": certificate.label,
         }
-        path = self._proof(number) if certificate.is_proof else self.path / f"{number:06d}.counterexample.npz"
+        path = self.proof(number) if certificate.is_proof else self.path / f"{number:06d}.counterexample.npz"
         return _write(path, {**facts, **meta}, certificate.arrays)
 
-    def _proof(self, number: int) -> Path:
+    def proof(self, number: int) -> Path:
+        """The file of image `number`, if it is proved."""
         return self.path / f"{number:06d}.npz"
 
     def _fingerprint(self, network: Network) -> str:

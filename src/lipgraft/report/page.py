@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import jinja2
 import numpy as np
@@ -115,13 +116,9 @@ def render_experiment(results: ExperimentResults) -> str:
 
 
 def _page(sections: list[Section], *, title: str, lead: str, notes: Sequence[str] = ()) -> str:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(_file("page.html"))
     models = [model for section in sections for model in section.results.models]
     literature = any(section.results.literature for section in sections)
-    return template.render(
+    return _template().render(
         title=title,
         lead=lead,
         notes=notes,
@@ -139,6 +136,15 @@ def _page(sections: list[Section], *, title: str, lead: str, notes: Sequence[str
         script=Markup(_file("page.js")),
         version=__version__,
     )
+
+
+@cache
+def _template() -> jinja2.Template:
+    """Compiled once: that takes longer than filling in a small page."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_file("page.html"))
 
 
 def _section(results: RunResults, anchor: str) -> Section:

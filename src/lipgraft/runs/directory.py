@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +129,12 @@ class RunDirectory:
 
     def holds(self, recipe: Recipe) -> bool:
         """Whether the run that is here, if any, is one of this recipe, with all of its models or some."""
+        now = _plain(to_mapping(recipe))
+        if self.config.exists() and self.read_config().get("recipe") == now:
+            return True
         here = self._recipe() if self.config.exists() else None
         if here is None:
             return False
-        now = _plain(to_mapping(recipe))
         known = all(model in now["models"] for model in here["models"])
         return known and bool({**here, "models": None} == {**now, "models": None})
 
@@ -147,7 +150,8 @@ class RunDirectory:
         """What the run was started with: recipe, versions and hardware, or what `lipgraft verify` writes."""
         if not self.config.exists():
             raise SettingsError(f"{self.path} is not a run directory: it has no config.yaml; give one that a run made.")
-        content = yaml_text.read(self.config, str(self.config))
+        state = self.config.stat()
+        content = _parsed(self.config, (state.st_ino, state.st_mtime_ns, state.st_size))
         if not isinstance(content, Mapping) or not {"recipe", "verify"} & set(content):
             raise SettingsError(f"{self.config} is not that of a `run` or a `verify`; give a directory of one of them.")
         return dict(with_groups(content, str(self.config)))
@@ -254,6 +258,12 @@ class RunDirectory:
 
     def _file(self, name: str) -> Path:
         return self.path / "stages" / f"{name}.json"
+
+
+@lru_cache(maxsize=8)
+def _parsed(config: Path, version: tuple[int, int, int]) -> Any:
+    """What a config.yaml says, read once for each version of it: after every row the whole table is written again."""
+    return yaml_text.read(config, str(config))
 
 
 def _link(source: Path, target: Path) -> None:

@@ -182,13 +182,15 @@ def _run(
     recipe = changed(recipe, changes)
     recipe["name"] = f"{experiment}-{given.name}"
     recipe["title"] = given.title or given.name
-    if scale == SMOKE:
-        recipe["title"] = f"{recipe['network']} on {recipe['data']}, a smoke test in place of {recipe['title']}"
     rows = expanded_rows(given.models, file.models, smoke=scale == SMOKE, where=where)
     recipe["models"] = [_with_paper(row, given.paper, where) for row in rows]
     for key in given.literature.values():
         published(key)
-    return ExperimentRun(given.name, resolve(recipe, where=where), given.literature)
+    resolved = resolve(recipe, where=where)
+    if scale == SMOKE:
+        title = f"{resolved.network} on {resolved.data}, a smoke test in place of {resolved.title}"
+        resolved = replace(resolved, title=title)
+    return ExperimentRun(given.name, resolved, given.literature)
 
 
 def _with_paper(row: Mapping[str, Any], prefix: str | None, where: str) -> dict[str, Any]:
@@ -210,7 +212,7 @@ def expanded_rows(rows: Iterable[Any], named: Mapping[str, Row], *, smoke: bool,
 
     A row is a name of `named`; or a mapping of a model's keys, over those of the row that `like` names, with changes
     for the smoke scale under `smoke`; and if it has a `grid` of dotted keys and their values, one model for each
-    combination, with {key} in its name and title replaced by the value.
+    combination, with {key} in its name and title replaced by the value (see `_grid` for the smoke scale).
     """
     found: list[Row] = []
     for row in rows:
@@ -232,7 +234,7 @@ def _expanded(row: Any, named: Mapping[str, Row], smoke: bool, where: str) -> li
     if "like" in own:
         like = str(own.pop("like"))
         own = {"name": like, **over(_like(like, named, where), own)}
-    return [own] if grid is None else _grid(own, grid, where)
+    return [own] if grid is None else _grid(own, grid, smoke, where)
 
 
 def _like(name: str, named: Mapping[str, Row], where: str) -> Row:
@@ -241,12 +243,12 @@ def _like(name: str, named: Mapping[str, Row], where: str) -> Row:
     return named[name]
 
 
-def _grid(row: Row, grid: Any, where: str) -> list[Row]:
-    """One row for each combination of values."""
+def _grid(row: Row, grid: Any, smoke: bool, where: str) -> list[Row]:
+    """One row for each combination of values; at the smoke scale the first and the last of many numbers will do."""
     if not isinstance(grid, Mapping) or not all(isinstance(values, list) and values for values in grid.values()):
         raise SettingsError(f"{where}: a grid must give a list of values for each dotted key, got {grid!r}.")
     found = []
-    for values in itertools.product(*grid.values()):
+    for values in itertools.product(*(_ends(column) if smoke else column for column in grid.values())):
         new = row
         for key, value in zip(grid, values, strict=True):
             new = over(new, nested(key, value))
@@ -254,6 +256,12 @@ def _grid(row: Row, grid: Any, where: str) -> list[Row]:
         name, title = (_filled(str(row.get(key, row["name"])), words, where) for key in ("name", "title"))
         found.append({**new, "name": re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), "title": title})
     return found
+
+
+def _ends(values: list[Any]) -> list[Any]:
+    """Numbers between the first and the last take the same way through the code; names may not, and all stay."""
+    numbers = all(isinstance(value, int | float) for value in values)
+    return [values[0], values[-1]] if numbers and len(values) > 2 else values
 
 
 def _filled(text: str, words: Mapping[str, Any], where: str) -> str:

@@ -11,15 +11,16 @@ import torch
 from torch import nn
 
 from lipgraft import models
-from lipgraft.checker import check_folder
+from lipgraft.checker.follow import Follower
 from lipgraft.data import images
+from lipgraft.interop import CertificateFolder
 from lipgraft.runs import measurements
 from lipgraft.runs.certification import identity_of, verify_run
 from lipgraft.runs.directory import Handover, Result
 from lipgraft.runs.models import Workshop
 from lipgraft.runs.progress import VerifyProgress
 from lipgraft.runs.recipe import ModelRecipe
-from lipgraft.runs.store import read_model, write_model
+from lipgraft.runs.store import Row, read_model, write_model
 from lipgraft.settings import to_mapping
 from lipgraft.verification import measure
 
@@ -84,12 +85,23 @@ def _bounds(shop: Workshop, model: ModelRecipe, network: nn.Module) -> dict[str,
 def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Path) -> Result:
     """VA, UNR and mean time over the images; their rows go to the run's results.sqlite when all are there.
 
-    Until then the verifier's own store in the folder keeps what is decided, so that a killed run loses no image.
+    Until then the verifier's own store in the folder keeps what is decided, so that a killed run loses no image. A
+    proof that is written down goes to the checker at once, which works beside the search for the others.
     """
     settings = shop.recipe.certify
-    proofs = shop.run.path / "certificates" / model.name if settings.certificates else None
+    proofs = None
+    if settings.certificates:
+        proofs = CertificateFolder(shop.run.path / "certificates" / model.name)
     live = VerifyProgress(settings=settings.verifier)
-    with live if shop.progress else nullcontext():
+    checker = nullcontext() if proofs is None else Follower()
+    with checker as follower, live if shop.progress else nullcontext():
+
+        def decided(row: Row) -> None:
+            if shop.progress:
+                live.decided(row)
+            if follower is not None and proofs is not None and proofs.has(row.image):
+                follower.add(proofs.proof(row.image))
+
         rows = verify_run(
             network,
             shop.data,
@@ -99,20 +111,21 @@ def _certify(shop: Workshop, model: ModelRecipe, network: nn.Module, folder: Pat
             count=settings.count,
             settings=settings.verifier,
             started=live.started,
-            decided=live.decided if shop.progress else None,
+            decided=decided,
             watch=live.bounded if shop.progress else None,
-            certificates=proofs,
+            certificates=None if proofs is None else proofs.path,
         )
+        checked = {} if follower is None or proofs is None else {"proofs": _checked(follower, proofs)}
     write_model(shop.run.store, model.name, rows)
-    measures = asdict(measure([row.verdict for row in rows]))
-    return measures if proofs is None else {**measures, "proofs": _checked(proofs)}
+    return {**asdict(measure([row.verdict for row in rows])), **checked}
 
 
-def _checked(folder: Path) -> dict[str, int]:
-    """How many proofs there are, and how many of them the checker accepts."""
-    if not any(folder.glob("*.npz")):
-        return {"count": 0, "accepted": 0}
-    outcomes = [outcome for outcome in check_folder(folder) if outcome.kind != "counterexample"]
+def _checked(follower: Follower, proofs: CertificateFolder) -> dict[str, int]:
+    """How many proofs there are, those from before an interruption too, and how many of them the checker accepts."""
+    for file in sorted(proofs.path.glob("*.npz")):
+        if ".counterexample" not in file.name:
+            follower.add(file)
+    outcomes = follower.outcomes()
     return {"count": len(outcomes), "accepted": sum(outcome.accepted for outcome in outcomes)}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -47,27 +49,41 @@ def sampled(problem: Problem) -> Tensor:
     near to it that rounding could put a neuron on the wrong side; in double precision few are. A norm that is not a
     finite number counts as not found.
     """
-    network, box, weight, settings = problem.network, problem.box, problem.weight, problem.settings
-    all_rows = one_hot_rows(network, box.lower)
-    cache: Cache = {}
+    network, rows, cache = problem.network, one_hot_rows(problem.network, problem.box.lower), dict[object, Tensor]()
+    state = problem.generator.get_state()
+    best, start, widths = _drawn(problem, rows, cache, ask=False)
+    # Whether there is a kink is asked at the best points alone. Few are at one; if any is, every point is asked.
+    smooth = differentiable(network, evaluate(network, start.flatten(0, 1))).view_as(best)
+    if not bool((smooth | (best <= 0)).all()):
+        problem.generator.set_state(state)
+        best, start, widths = _drawn(problem, rows, cache, ask=True)
+    if not widths or problem.settings.steps == 0:
+        return best
+    return torch.maximum(best, _ascend(problem, start, widths, cache))
+
+
+def _drawn(problem: Problem, all_rows: Tensor, cache: Cache, *, ask: bool) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+    """At random points: the largest norms (B, n), the points that have them, and how far each neuron's values range.
+
+    ask: norms at a kink count with 0.
+    """
+    network, box = problem.network, problem.box
     best = box.lower.new_full((len(box), all_rows.shape[1]), -torch.inf)
     start = box.centre.unsqueeze(1).repeat(1, all_rows.shape[1], *[1] * (box.lower.ndim - 1))
     low: dict[int, Tensor] = {}
     high: dict[int, Tensor] = {}
-    for number in range(settings.samples):
+    for number in range(problem.settings.samples):
         x = _draw(box, number, problem.generator)
         rows, values = jacobian_rows(network, x, all_rows, cache)
-        raised = _raised(network, values, guard_lower(row_norms(rows, weight)), best)
+        norms = guard_lower(row_norms(rows, problem.weight))
+        raised = _raised(network, values, norms, best) if ask else torch.maximum(norms, best)
         better = raised > best
         best = raised
         start = torch.where(better.view(*better.shape, *[1] * (x.ndim - 1)), x.unsqueeze(1), start)
         for i, node in network.activations():
             z = values[node.inputs[0]]
             low[i], high[i] = torch.minimum(low.get(i, z), z), torch.maximum(high.get(i, z), z)
-    widths = {i: high[i] - low[i] for i in low}
-    if not widths or settings.steps == 0:
-        return best
-    return torch.maximum(best, _ascend(problem, start, widths, cache))
+    return best, start, {i: high[i] - low[i] for i in low}
 
 
 @torch.no_grad()
@@ -134,24 +150,70 @@ def _ascend(problem: Problem, start: Tensor, widths: dict[int, Tensor], cache: C
     """Follow the sign of the gradient of each row's norm: start (B, n, *input_shape) -> the best norms (B, n).
 
     The derivative of a ReLU's derivative is 0 almost everywhere, so its step is smoothed over a fraction of the range
-    that the neuron's values showed over the box.
+    that the neuron's values showed over the box. To look for points single precision will do; what counts is the norm
+    in double precision at the best point of each way. A way whose best point is at a kink is gone again in double
+    precision, with a look at every point.
     """
-    network, box, settings = problem.network, problem.box, problem.settings
+    network, box = problem.network, problem.box
     batch, outputs = start.shape[:2]
     lower, upper = (end.repeat_interleave(outputs, 0) for end in (box.lower, box.upper))
     steps = {i: (w.repeat_interleave(outputs, 0) / 8).clamp(min=1e-12) for i, w in widths.items()}
     rows = one_hot_rows(network, box.lower)[0].repeat(batch, 1).unsqueeze(1)
-    x = start.flatten(0, 1)
-    best = x.new_full((len(x),), -torch.inf)
-    for t in range(settings.steps + 1):
-        with torch.enable_grad():
-            point = x.detach().requires_grad_()
-            found, values = jacobian_rows(network, point, rows, cache, steps)
-            norms = row_norms(found, problem.weight).squeeze(1)
-            best = _raised(network, values, guard_lower(norms.detach()), best)
-            if t == settings.steps:
-                break
-            (gradient,) = torch.autograd.grad(norms.sum(), point, materialize_grads=True)
-        length = (1 - t / settings.steps) * (upper - lower) / 4
-        x = torch.minimum(torch.maximum(x + length * gradient.nan_to_num(nan=0.0).sign(), lower), upper)
+    way = _Way(network, start.flatten(0, 1), lower, upper, steps, rows, problem.weight, problem.settings.steps)
+    _, points = way.single().climb({}, ask=False)
+    points = torch.minimum(torch.maximum(points.to(lower.dtype), lower), upper)
+    found, values = jacobian_rows(network, points, rows, cache)
+    norms = guard_lower(row_norms(found, problem.weight).squeeze(1))
+    best = _raised(network, values, norms, torch.full_like(norms, -torch.inf))
+    at_kink = torch.nonzero(best < norms).flatten()
+    if len(at_kink):
+        best[at_kink], _ = way.at(at_kink).climb(cache, ask=True)
     return best.view(batch, outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """Where ascents start, x (N, *input_shape), and between which ends they stay. steps: as in `jacobian_rows`, each
+    (N, *shape); rows: (N, 1, n); count: how many steps up.
+    """
+
+    network: Network
+    x: Tensor
+    lower: Tensor
+    upper: Tensor
+    steps: dict[int, Tensor]
+    rows: Tensor
+    weight: Tensor
+    count: int
+
+    def single(self) -> _Way:
+        """The same in single precision."""
+        x, lower, upper, rows, weight = (t.float() for t in (self.x, self.lower, self.upper, self.rows, self.weight))
+        steps = {i: step.float() for i, step in self.steps.items()}
+        return _Way(self.network.to(dtype=torch.float32), x, lower, upper, steps, rows, weight, self.count)
+
+    def at(self, some: Tensor) -> _Way:
+        """Some of the ways."""
+        steps = {i: step[some] for i, step in self.steps.items()}
+        parts = self.x[some], self.lower[some], self.upper[some], steps, self.rows[some]
+        return _Way(self.network, *parts, self.weight, self.count)
+
+    def climb(self, cache: Cache, *, ask: bool) -> tuple[Tensor, Tensor]:
+        """The best norms on the way, (N,), and the points that have them. ask: norms at a kink count with 0."""
+        x = points = self.x
+        best = x.new_full((len(x),), -torch.inf)
+        for t in range(self.count + 1):
+            with torch.enable_grad():
+                point = x.detach().requires_grad_()
+                found, values = jacobian_rows(self.network, point, self.rows, cache, self.steps)
+                norms = row_norms(found, self.weight).squeeze(1)
+                low = guard_lower(norms.detach())
+                raised = _raised(self.network, values, low, best) if ask else torch.maximum(low, best)
+                points = torch.where((raised > best).view(-1, *[1] * (x.ndim - 1)), x, points)
+                best = raised
+                if t == self.count:
+                    break
+                (gradient,) = torch.autograd.grad(norms.sum(), point, materialize_grads=True)
+            length = (1 - t / self.count) * (self.upper - self.lower) / 4
+            x = torch.minimum(torch.maximum(x + length * gradient.nan_to_num(nan=0.0).sign(), self.lower), self.upper)
+        return best, points
