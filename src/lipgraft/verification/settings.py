@@ -119,8 +119,7 @@ class BranchSettings:
     )
     neuron_after: int = setting(300, "Subproblems after which it does; after ten times as many, four times the splits.")
     plane_steps: int = setting(
-        120,
-        "Steps by which planes above neurons are fitted to margins that prove hard, half as many to many at once; 0: no planes.",
+        120, "Steps by which planes above neurons are fitted to margins that prove hard; half for many; 0: no planes."
     )
 
     def __post_init__(self) -> None:
