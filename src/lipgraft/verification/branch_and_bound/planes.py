@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from lipgraft.bounds.memory import Late
 from lipgraft.bounds.planes import Choice, Plane, Reads
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
-NUMBERS = 2**24  # neurons of a layer times what they read, at most
+NUMBERS = 2**25  # neurons with planes times the largest layer before them, at most, in all layers of a margin
 LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.1, 0.1, 0.05, 0.985
 
 Bound = Callable[[Subproblems, "dict[int, Plane]"], LowerBound]
@@ -38,13 +39,15 @@ class Group:
         """Chords, to begin with. held: the bounds that proofs are made with; dtype: of the search."""
         layout, open_ = held.layout, held.open[image]
         reads: dict[int, Reads] = {}
+        left = NUMBERS
         for i, place in layout.places.items():
             column = open_[(open_ >= place.start) & (open_ < place.stop)] - place.start
-            if len(column) == 0 or layout.activation(i).curve.slopes != (0.0, 1.0):
+            numbers = len(column) * max(math.prod(node.shape) for node in layout.network.nodes[:i])
+            if len(column) == 0 or numbers > left or layout.activation(i).curve.slopes != (0.0, 1.0):
                 continue
             found = Reads.of(layout, i, column)
-            if found is not None and len(column) * sum(found.sources.values()) <= NUMBERS:
-                reads[i] = found
+            if found is not None:
+                reads[i], left = found, left - numbers
         return Group(image, target, reads, {i: read.chord(held, image).to(dtype) for i, read in reads.items()})
 
     def planes(self, bounds: NeuronBounds) -> dict[int, Plane]:
