@@ -12,7 +12,8 @@ multipliers p >= 0 on z >= l and q >= 0 on z <= u these are at most
     z <= 0:  p (b - l)       + sum_i max (p - c_i) w_i x_i,
     z >= 0:  q u + (1 - q) b + sum_i max (1 - q - c_i) w_i x_i.
 
-Every c, p and q gives a true plane; c_i = p = 1 - q = u / (u - l) is the chord.
+Every c, p and q gives a true plane; c_i = p = 1 - q = u / (u - l) is the chord. Without p and q these are the planes of
+Anderson et al. (2020), which make up the convex hull over the box.
 """
 
 from __future__ import annotations

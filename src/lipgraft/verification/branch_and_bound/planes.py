@@ -17,7 +17,7 @@ from lipgraft.bounds.planes import Choice, Plane, Reads
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 SLOPES = 2**25  # of the planes of a margin, at most
-FEW, MANY = 12, 160  # margins with planes, at most: on a CPU, and where memory is the limit
+FEW, MANY = 12, 64  # margins with planes at a time, at most: on a CPU, and on a GPU that has the memory
 MEMORY = 0.45  # of what is free, for planes
 SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it, and of a value that a neuron reads
 COPIES = 8  # bytes of a slope in every block of subproblems that are bounded

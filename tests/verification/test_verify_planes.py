@@ -1,0 +1,70 @@
+"""Planes above neurons in branch and bound: more is proved, nothing wrong, whatever fails on the way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipgraft.verification import Verdict, VerifySettings, verify
+from lipgraft.verification.branch_and_bound import planes, search
+from lipgraft.verification.branch_and_bound.planes import Group
+from window_networks import SIZE, module
+
+EPS = 0.02
+EAGER = VerifySettings().changed(
+    attack={"restarts": 0, "search_every": 0},
+    limits={"max_subproblems": 200},
+    branch={"neuron_after": 4, "neuron_splits": 0, "plane_steps": 30, "batch": 16},
+)
+
+
+def images() -> tuple[nn.Module, Tensor, Tensor]:
+    model = module("relu", 0).float()
+    x = torch.rand(8, 2, SIZE, SIZE, generator=torch.Generator().manual_seed(3))
+    return model, x, model(x).argmax(1)
+
+
+@pytest.mark.parametrize("arithmetic", ["fast", "sound"])
+def test_verdicts_do_not_contradict_those_without_and_more_is_proved(arithmetic: str) -> None:
+    model, x, y = images()
+    settings = EAGER.changed(arithmetic=arithmetic)
+    lifted = verify(model, x, y, EPS, settings=settings)
+    plain = verify(model, x, y, EPS, settings=settings.changed(branch={"plane_steps": 0}))
+    both = [{a.status, b.status} for a, b in zip(lifted, plain, strict=True)]
+    assert {"verified", "falsified"} not in both
+    proved = [{k for k, v in enumerate(verdicts) if v.status == "verified"} for verdicts in (lifted, plain)]
+    assert proved[0] > proved[1]
+
+
+def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = images()
+    plain = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 0}))
+
+    def fails(error: RuntimeError) -> list[Verdict]:
+        def fit(*_: object) -> list[Group]:
+            raise error
+
+        monkeypatch.setattr(search, "fit", fit)
+        return verify(model, x, y, EPS, settings=EAGER)
+
+    assert [v.status for v in fails(torch.OutOfMemoryError("none left"))] == [v.status for v in plain]
+    broken = fails(RuntimeError("a wrong shape"))
+    assert any(v.status == "error" for v in broken)
+    assert all(v.status in ("error", w.status) for v, w in zip(broken, plain, strict=True))
+
+
+def test_only_so_many_margins_have_planes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = images()
+    counts: list[int] = []
+    of = planes.UpperPlanes.of
+
+    def counted(members: list[Group], *rest: object) -> planes.UpperPlanes:
+        counts.append(len(members))
+        return of(members, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(planes.UpperPlanes, "of", counted)
+    monkeypatch.setattr(planes, "FEW", 2)
+    verdicts = verify(model, x, y, EPS, settings=EAGER)
+    assert max(counts) == 2
+    assert {v.status for v in verdicts} <= {"verified", "falsified", "unknown"}
