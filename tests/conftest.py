@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ from hypothesis import settings
 # No deadline: how fast the machine is says nothing of whether the code is right.
 settings.register_profile("lipgraft", deadline=None, derandomize=True)
 settings.load_profile("lipgraft")
+
+# A shell that runs the suite in the background makes it ignore Ctrl-C, which some tests send to programs of their own.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # the networks here are so small that threads cost more than they give
 
