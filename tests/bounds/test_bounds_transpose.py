@@ -132,3 +132,16 @@ def test_rows_of_the_papers_networks_go_back_by_the_transpose(name: str, way: st
                 use(way, conv, patch)
                 got = transpose.back_layer(conv, rows, shape, {})
             torch.testing.assert_close(got.flatten(0, 2), vjp(conv, shape, rows.flatten(0, 2), conv.padding))
+
+
+@pytest.mark.parametrize(("dtype", "way"), [(torch.float32, "_by_phases"), (torch.float64, "_library")])
+def test_rows_of_few_channels_take_the_way_that_is_fast_in_their_precision(
+    dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    for name in ("_by_phases", "_library"):
+        original = getattr(transpose, name)
+        monkeypatch.setattr(transpose, name, lambda *a, n=name, f=original: (taken.append(n), f(*a))[1])
+    conv = Conv("conv", (0,), (16, 8, 8), torch.ones(16, 1, 3, 3, dtype=dtype), None, padding=(1, 1))
+    transpose.back_layer(conv, torch.ones(2, 16, 8, 8, dtype=dtype), (1, 8, 8), {})
+    assert taken == [way]

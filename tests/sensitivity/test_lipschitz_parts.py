@@ -15,7 +15,15 @@ from lipgraft.sensitivity.cholesky import by_blocks, cholesky, subtract_square
 from lipgraft.sensitivity.expansion import Expansion, expand, linear_norms
 from lipgraft.sensitivity.interval_jacobian import interval_adjoints, one_hot_rows
 from lipgraft.sensitivity.middle_network import Middle, effects, strongest
-from lipgraft.sensitivity.quadratic import Form, certificate, first_guess, log_gradient, quadratic_norms
+from lipgraft.sensitivity.quadratic import (
+    Form,
+    _largest,
+    _largest_of_all,
+    certificate,
+    first_guess,
+    log_gradient,
+    quadratic_norms,
+)
 from lipgraft.sensitivity.sampled import jacobian_rows
 from lipschitz_networks import ACTIVATIONS, SHAPES, images, network
 
@@ -129,6 +137,31 @@ def test_the_certificate_refuses_an_indefinite_matrix_and_has_the_right_gradient
     found = certificate(one, w, s)
     (expected,) = torch.autograd.grad(2 * found.norms.log().sum(), logs)
     torch.testing.assert_close(log_gradient(one, w, s, found), expected)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_largest_eigenvalue_is_that_of_what_is_taken_off_the_diagonal(kind: str) -> None:
+    *_, expansion = problem(kind, 5, 1000)
+    form = Form.of(expansion)
+    logs = first_guess(form)
+    w, s = logs[:, : form.rows.shape[2]].exp(), logs[:, form.rows.shape[2] :].exp()
+    taken = (form.V / w[:, None]) @ form.V.mT + (form.B * (s * form.freedom)[:, None]) @ form.B.mT
+    scaled = taken / (s[:, :, None] * s[:, None]).sqrt()
+    found, exact = _largest_of_all(form, w, s), torch.linalg.eigvalsh(scaled)[:, -1]
+    assert bool((found <= exact * (1 + 1e-9)).all())
+    assert bool((found >= 0.9 * exact).all())
+
+
+def test_power_steps_that_end_early_say_the_same_about_the_limit() -> None:
+    root = torch.randn(6, 9, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole = _largest(lambda v: root @ (root.mT @ v), root[:, 0])
+    ordered = whole.sort().values
+    middle, least = float(ordered[2:4].mean()), float(ordered[0]) / 2
+    for limit in (middle, least):
+        calls: list[Tensor] = []
+        early = _largest(lambda v, c=calls: (c.append(v), root @ (root.mT @ v))[1], root[:, 0], enough=limit)
+        assert torch.equal(early > limit, whole > limit)
+    assert len(calls) < 16  # all are above the least
 
 
 @pytest.mark.parametrize("kind", SHAPES)

@@ -11,7 +11,7 @@ import scipy.optimize
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds.memory import free_bytes
+from lipgraft.bounds.memory import PRODUCTS, free_bytes
 from lipgraft.verification import (
     AttackSettings,
     BranchSettings,
@@ -19,11 +19,13 @@ from lipgraft.verification import (
     OptimiseSettings,
     Verdict,
     VerifySettings,
+    api,
     verify,
     verify_stream,
 )
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, pool_limits
 from lipgraft.verification.job import Job
+from lipgraft.verification.stages import attack
 from test_verify import classified, convolutional, radii
 
 WEAK = VerifySettings(
@@ -270,3 +272,27 @@ def test_a_device_without_room_for_one_subproblem_is_out_of_memory(monkeypatch: 
     monkeypatch.setattr(torch, "cat", refuse)
     with pytest.raises(torch.OutOfMemoryError):
         pool.push(Subproblems(one, one, one.float(), flat, one, flat.long(), flat, flat, flat))
+
+
+@pytest.mark.parametrize(("products", "images", "group"), [(2e9, 256, 90), (1.0, 256, 32), (2e9, 20, 20)])
+def test_only_images_of_a_small_network_go_together_in_larger_groups(
+    products: float, images: int, group: int, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    """products: that take well below a second. However small, never more images than the settings allow."""
+    groups: list[int] = []
+
+    def counted(job: Job, some: list[int]) -> Any:
+        groups.append(len(some))
+        return attack(job, some)
+
+    monkeypatch.setattr(api, "attack", counted)
+    monkeypatch.setitem(PRODUCTS, "cpu", products)
+    model = network(generator)
+    verify(
+        model,
+        *inputs(model, 90, generator),
+        1e-6,
+        settings=VerifySettings(images=images).changed(attack={"restarts": 0}),
+    )
+    assert groups[0] == group
+    assert sum(groups) == 90

@@ -131,9 +131,12 @@ def _by_taps(conv: Conv, flat: Tensor, padding: tuple[int, int], shape: Shape) -
 
 
 def _use_phases(conv: Conv, flat: Tensor) -> bool:
-    """Where phases apply and help: on a GPU always, on a CPU when the library meets too few channels to be fast."""
+    """Where phases apply and help: on a GPU always, on a CPU when the library meets too few channels to be fast.
+
+    In double precision a CPU's library works otherwise, and is the faster one however few they are.
+    """
     applies = conv.stride[0] == conv.stride[1] and conv.dilation == (1, 1) and conv.groups == 1
-    return applies and (flat.is_cuda or conv.weight.shape[1] < 16)
+    return applies and (flat.is_cuda or (conv.weight.shape[1] < 16 and flat.dtype != torch.float64))
 
 
 def _by_phases(conv: Conv, flat: Tensor, padding: tuple[int, int], shape: Shape, cache: Cache) -> Tensor:

@@ -60,6 +60,12 @@ class Form:
         freedom = torch.where(pushed, r2 * (1 + ratio), r2)
         return Form(expansion.rows, g, freedom, extra, expansion.V, expansion.B, expansion.spans)
 
+    @property
+    def connected(self) -> tuple[slice, slice]:
+        """The rows and columns of B that are not zero: no neuron of the first activation has earlier ones, and none of
+        the last has later ones."""
+        return slice(self.spans[0].stop, None), slice(0, self.spans[-1].start)
+
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
@@ -77,8 +83,7 @@ def certificate(form: Form, w: Tensor, s: Tensor) -> Certificate:
     H = torch.diag_embed((1 - rounding) * s)
     subtract_square(H, V / w.sqrt().unsqueeze(1))
     freedom = s * form.freedom
-    # No neuron of the first activation has earlier ones, and none of the last has later ones.
-    rows, columns = slice(form.spans[0].stop, None), slice(0, form.spans[-1].start)
+    rows, columns = form.connected
     subtract_square(H[:, rows, rows], B[:, rows, columns] * freedom[:, None, columns].sqrt())
     factor = cholesky(H)
     weighted, pulled = t / w.unsqueeze(1), g * freedom.unsqueeze(1)
@@ -189,22 +194,35 @@ def _layer_by_layer(form: Form, w: Tensor) -> Tensor:
 
 
 def _largest_of_all(form: Form, w: Tensor, s: Tensor) -> Tensor:
-    """The largest eigenvalue of S^-1/2 (V diag(1/w) V' + B diag(s freedom) B') S^-1/2, about: (B,)."""
+    """The largest eigenvalue of S^-1/2 (V diag(1/w) V' + B diag(s freedom) B') S^-1/2, about: (B,).
+
+    If all are above LARGEST, it is not asked how far.
+    """
     root = s.sqrt().unsqueeze(2)
-    inverse, freedom = (1 / w).unsqueeze(2), (s * form.freedom).unsqueeze(2)
+    rows, columns = form.connected
+    B = form.B[:, rows, columns]
+    inverse, freedom = (1 / w).unsqueeze(2), (s * form.freedom)[:, columns].unsqueeze(2)
 
     def product(v: Tensor) -> Tensor:
         u = v / root
-        return (form.V @ (inverse * (form.V.mT @ u)) + form.B @ (freedom * (form.B.mT @ u))) / root
+        out = form.V @ (inverse * (form.V.mT @ u))
+        out[:, rows] += B @ (freedom * (B.mT @ u[:, rows]))
+        return out / root
 
-    return _largest(product, s)
+    return _largest(product, s, enough=LARGEST)
 
 
-def _largest(product: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-    """The largest eigenvalue of a positive semidefinite matrix by power steps, or less. like: (B, M) -> (B,)."""
+def _largest(product: Callable[[Tensor], Tensor], like: Tensor, enough: float | None = None) -> Tensor:
+    """The largest eigenvalue of a positive semidefinite matrix by power steps, or less. like: (B, M) -> (B,).
+
+    enough: no more steps are taken once all are above it; each step could only raise them. To look would make a GPU
+    wait, so it is for CPUs.
+    """
     v = torch.ones_like(like).unsqueeze(2)
     size: Tensor = torch.linalg.vector_norm(v, dim=1, keepdim=True)
     for _ in range(POWER_STEPS):
         v = product(v / size.clamp(min=1e-30))
         size = torch.linalg.vector_norm(v, dim=1, keepdim=True)
+        if enough is not None and size.device.type == "cpu" and bool((size > enough).all()):
+            break
     return size.view(-1)

@@ -30,7 +30,10 @@ from lipgraft.verification.verdict import Decided, Outcome, Verdict
 T = TypeVar("T")
 
 CPU_GROUP = 32
-"""Images that are attacked and bounded together on a CPU, at most: more would not be faster, and verdicts come late."""
+"""Images that are attacked and bounded together on a CPU: with more of them, verdicts come late."""
+
+TOGETHER = 200
+"""Passes through the network that attack and CROWN cost an image, about: of a small network more images go together."""
 
 NEURONS = 150
 """CROWN costs an image about one pass through the network for this many neurons: each needs part of a pass."""
@@ -143,7 +146,7 @@ def _proofs(job: Job, watch: Watch | None, relay: Relay | None) -> Iterator[Deci
     early = predicted.decided
     open_images: list[OpenImages] = []
     attacked = job.settings.attack.restarts > 0 and not job.late()
-    size = job.settings.images if job.x.device.type == "cuda" else min(job.settings.images, CPU_GROUP)
+    size = _group_size(job)
     loose = 1.0
     for group in _split(predicted.rest, size):
         survived = Outcome(rest=group) if job.late() else _failsafe(job, attack, group)
@@ -213,6 +216,12 @@ def _failsafe(job: Job, stage: Callable[[Job, list[int]], Outcome[T]], images: l
 
 def _split(images: list[int], size: int) -> Iterator[list[int]]:
     return (images[first : first + size] for first in range(0, len(images), size))
+
+
+def _group_size(job: Job) -> int:
+    """How many images go through the stages before branch and bound together."""
+    most, device = job.settings.images, job.x.device
+    return most if device.type == "cuda" else min(most, max(CPU_GROUP, affordable(job.network, device, TOGETHER, most)))
 
 
 def _crown_size(job: Job, most: int, loose: float) -> int:
