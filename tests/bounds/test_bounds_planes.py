@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -43,8 +45,8 @@ def residual() -> Network:
     return trace(Sum().double(), (1, 6, 6)).to()
 
 
-def sound_bounds(net: Network, box: Box) -> NeuronBounds:
-    prepared = prepare(net, box, sound_for=torch.float32)
+def sound_bounds(net: Network, box: Box, dtype: torch.dtype = torch.float32) -> NeuronBounds:
+    prepared = prepare(net, box, sound_for=dtype)
     return NeuronBounds.of(Layout.of(net, net.output), prepared.intervals, prepared.rounding)
 
 
@@ -178,6 +180,34 @@ def test_rounding_never_lifts_a_bound_with_planes_above_a_true_value() -> None:
                 true = outputs_at(model, fractions(corner)).reshape(-1)
                 assert bound <= true[0] - true[1]
     assert checked > 10
+
+
+@pytest.fixture
+def flushing() -> Iterator[None]:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush denormal numbers to zero")
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("flushing")
+@pytest.mark.parametrize("exponents", [(-1022,), (900, -520, -520)], ids=["the plane's own", "of layers before"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_planes_hold_where_products_are_flushed_to_zero(exponents: tuple[int, ...], sign: float) -> None:
+    """A plane that touches its neuron in both corners, of products too small for a number."""
+    linears = [nn.Linear(1, 1, bias=False).double() for _ in exponents]
+    with torch.no_grad():
+        for linear, exponent in zip(linears, exponents, strict=True):
+            linear.weight.fill_(sign * 1.5 * 2.0**exponent)
+    net = trace(nn.Sequential(*linears, nn.ReLU(), nn.Linear(1, 2).double()), (1,)).to()
+    one = torch.ones(1, 1, dtype=torch.float64)
+    bounds = sound_bounds(net, Box(-one, one), torch.float64)
+    (read,) = all_reads(bounds, 0)
+    plane = read.plane(bounds, Choice(torch.full_like(read.weight, 0.5), 0 * read.bias, 0 * read.bias))
+    (slope,) = plane.slope.values()
+    for x in (-1, 1):
+        (z,) = outputs_at(nn.Sequential(*linears), np.array([Fraction(x)]))
+        assert max(z, 0) <= Fraction(float(slope)) * x + Fraction(float(plane.const))
 
 
 def test_products_by_group_are_those_of_each_row_with_the_matrix_of_its_group() -> None:

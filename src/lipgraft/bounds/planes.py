@@ -29,7 +29,7 @@ from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.geometry import Plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
-from lipgraft.bounds.sound import SPARE, UNIT
+from lipgraft.bounds.sound import FLUSHED, SPARE, UNIT
 from lipgraft.network.graph import Activation, Add, Affine, Network
 
 SLACKS = (
@@ -175,7 +175,7 @@ class Reads:
             neuron = self.column + bounds.layout.places[self.act].start
             size = (centre.abs() + radius).sum(2) + self.bias.abs() + lower.abs() + upper.abs()
             roundings = count + values + ROUNDINGS
-            lost = SPARE * 2 * roundings * UNIT * (1 + p + q) * size
+            lost = SPARE * 2 * roundings * (UNIT * (1 + p + q) * size + FLUSHED)
             const = const + SLACKS * bounds.slack[self.image].gather(1, neuron) + lost
         dense = self.weight.new_zeros(groups, count, values).scatter_add(2, self.index, share * self.weight)
         slopes = torch.split(dense, list(self.sources.values()), 2)
