@@ -46,7 +46,9 @@ class WindowNetwork:
 
     @staticmethod
     def of(whole: Network, target: int) -> WindowNetwork | None:
-        """None where there is no such network: a neuron sees all of a layer, or more than a chain of convolutions."""
+        """None where there is no such network: a neuron sees all of a layer, or more than a chain of convolutions, or
+        no activation, which leaves nothing to split.
+        """
         if len(whole.nodes[target].shape) != 3:
             return None
         path = plan(whole, target)
@@ -169,7 +171,8 @@ def _chain(whole: Network, path: Plan) -> list[int] | None:
             return None
         out.append(i)
         i = before
-    return out[::-1] if i == path.root and path.windows[i] is not None and len(out) > 1 else None
+    bent = any(isinstance(whole.nodes[i], Activation) for i in out)
+    return out[::-1] if bent and i == path.root and path.windows[i] is not None else None
 
 
 def _numbers(whole: Network, path: Plan, chain: list[int]) -> int:
