@@ -109,6 +109,19 @@ def test_the_first_choice_is_the_chord() -> None:
         torch.testing.assert_close(plane.const + slope * (z - read.bias), slope * (z - lower), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("ends", [(0.5, 1.0), (-1.0, -0.5), (0.0, 0.0)], ids=["active", "inactive", "zero"])
+def test_neurons_whose_bounds_have_left_their_kink_get_true_planes_too(ends: tuple[float, float]) -> None:
+    """Bounds are improved after neurons were listed as open; a multiplier below zero would make a plane false."""
+    net, box = cases()[0]
+    bounds = sound_bounds(net, box)
+    for end, value in zip((bounds.lower, bounds.upper), ends, strict=True):
+        end[0, :-1] = value
+    for read in all_reads(bounds, 0):
+        choice = read.chord(bounds)
+        for part in (choice.share, choice.low, choice.high):
+            assert bool(((part >= 0) & (part <= 1)).all())
+
+
 def corner_problem() -> tuple[NeuronBounds, Subproblems]:
     """-relu(x1 + x2) - relu(x1 - x2) over [-1, 1]^2: its least value is -2, and chords say -3."""
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).double()
