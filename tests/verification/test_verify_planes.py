@@ -54,6 +54,14 @@ def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(mo
     assert all(v.status in ("error", w.status) for v, w in zip(broken, plain, strict=True))
 
 
+def test_without_room_for_their_slopes_there_are_no_planes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = images()
+    plain = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 0}))
+    monkeypatch.setattr(planes, "free_bytes", lambda _: 2**10)
+    monkeypatch.setattr(search, "fit", lambda *_: pytest.fail("planes were fitted"))
+    assert [v.status for v in verify(model, x, y, EPS, settings=EAGER)] == [v.status for v in plain]
+
+
 def test_only_so_many_margins_have_planes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     counts: list[int] = []
