@@ -195,6 +195,42 @@ def test_rounding_never_lifts_a_bound_with_planes_above_a_true_value() -> None:
     assert checked > 10
 
 
+def affine_chain(seed: int) -> nn.Sequential:
+    """Two linear layers whose sums nearly cancel, pair by pair, around zero at the input of halves."""
+    generator = torch.Generator().manual_seed(seed)
+    first, second = nn.Linear(3, 16).double(), nn.Linear(16, 3).double()
+    with torch.no_grad():
+        for layer in (first, second):
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator, dtype=torch.float64))
+        first.bias.fill_(1e6)
+        first.weight[1::2] = first.weight[::2]
+        second.weight[:, 1::2] = -second.weight[:, ::2] * (1 + 1e-9)
+        second.bias.zero_()
+        second.bias.sub_(second(first(torch.full((1, 3), 0.5, dtype=torch.float64)))[0])
+    return nn.Sequential(first, second)
+
+
+def test_planes_that_touch_their_neuron_lie_above_it_in_real_numbers() -> None:
+    """Without multipliers a plane touches in the corners where the neuron is least and greatest."""
+    short = 0
+    for seed in range(10):
+        chain = affine_chain(seed)
+        net = trace(nn.Sequential(*chain, nn.ReLU(), nn.Linear(3, 2).double()), (3,)).to()
+        box = Box.linf(torch.full((1, 3), 0.5, dtype=torch.float64), 2.0**-4)
+        bounds = sound_bounds(net, box)
+        (read,) = all_reads(bounds, 0)
+        choice = replace(random_choice(read, seed), low=0 * read.bias, high=0 * read.bias)
+        plane, bare = read.plane(bounds, choice), read.plane(replace(bounds, slack=None), choice)
+        (slopes,) = plane.slope.values()
+        for unit, column in enumerate(read.column[0].tolist()):
+            for up in (True, False):
+                corner = fractions(torch.where((slopes[0, unit] > 0) == up, box.upper[0], box.lower[0]))
+                value = max(outputs_at(chain, corner)[column], Fraction(0)) - fractions(slopes[0, unit]) @ corner
+                assert value <= Fraction(float(plane.const[0, unit]))
+                short += value > Fraction(float(bare.const[0, unit]))
+    assert short > 0  # rounding alone would have failed
+
+
 @pytest.fixture
 def flushing() -> Iterator[None]:
     if not torch.set_flush_denormal(True):
