@@ -24,7 +24,7 @@ from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.network import normalises
 from lipgraft.verification import Verdict
-from lipgraft.verification.branch_and_bound import search
+from lipgraft.verification.branch_and_bound import lifting
 from lipgraft.verification.branch_and_bound.planes import Group, fit
 from rounding_families import (
     ROUNDING,
@@ -104,7 +104,7 @@ def test_no_proof_is_false_with_planes_above_neurons(name: str, monkeypatch: pyt
         fitted.extend(fit(groups, *rest))
         return fitted[-len(groups) :]
 
-    monkeypatch.setattr(search, "fit", counted)
+    monkeypatch.setattr(lifting, "fit", counted)
     for number in range(0, ROUNDING[name].networks, 5):
         one = rounding_case(name, number)
         assert not false_proofs(one, verdicts(one, with_planes())), (number, [float(margin) for margin in one.margin])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.verification import Verdict, VerifySettings, verify
-from lipgraft.verification.branch_and_bound import planes, search
+from lipgraft.verification.branch_and_bound import lifting, planes
 from lipgraft.verification.branch_and_bound.planes import Group
 from window_networks import SIZE, module
 
@@ -45,7 +45,7 @@ def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(mo
         def fit(*_: object) -> list[Group]:
             raise error
 
-        monkeypatch.setattr(search, "fit", fit)
+        monkeypatch.setattr(lifting, "fit", fit)
         return verify(model, x, y, EPS, settings=EAGER)
 
     assert [v.status for v in fails(torch.OutOfMemoryError("none left"))] == [v.status for v in plain]
@@ -58,7 +58,7 @@ def test_without_room_for_their_slopes_there_are_no_planes(monkeypatch: pytest.M
     model, x, y = images()
     plain = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 0}))
     monkeypatch.setattr(planes, "free_bytes", lambda _: 2**10)
-    monkeypatch.setattr(search, "fit", lambda *_: pytest.fail("planes were fitted"))
+    monkeypatch.setattr(lifting, "fit", lambda *_: pytest.fail("planes were fitted"))
     assert [v.status for v in verify(model, x, y, EPS, settings=EAGER)] == [v.status for v in plain]
 
 
