@@ -12,6 +12,7 @@ from copy import deepcopy
 from fractions import Fraction
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.network import normalises
 from lipgraft.verification import Verdict
+from lipgraft.verification.branch_and_bound import lifting
+from lipgraft.verification.branch_and_bound.planes import Group, fit
 from rounding_families import (
     ROUNDING,
     Arithmetic,
@@ -34,6 +37,7 @@ from rounding_families import (
     score,
     settings,
     verdicts,
+    with_planes,
 )
 
 pytestmark = pytest.mark.xdist_group("rounding")  # verdicts are kept, once for all tests of this file
@@ -86,6 +90,25 @@ def test_no_proof_is_false_after_an_attack(name: str, first: int) -> None:
     for number in numbers(name, first, every=BLOCK):
         one = rounding_case(name, number)
         assert not false_proofs(one, answers(name, number, attack=True)), (number, [float(m) for m in one.margin])
+
+
+# The families in which neurons are open, and how many margins get planes in one network of five.
+LIFTED = {"underflow": 4, "needle_at_the_border": 3, "needle_inside": 4, "needle_of_doubles": 4}
+
+
+@pytest.mark.parametrize("name", LIFTED)
+def test_no_proof_is_false_with_planes_above_neurons(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[Group] = []
+
+    def counted(groups: list[Group], *rest: Any) -> list[Group]:
+        fitted.extend(fit(groups, *rest))
+        return fitted[-len(groups) :]
+
+    monkeypatch.setattr(lifting, "fit", counted)
+    for number in range(0, ROUNDING[name].networks, 5):
+        one = rounding_case(name, number)
+        assert not false_proofs(one, verdicts(one, with_planes())), (number, [float(margin) for margin in one.margin])
+    assert len(fitted) >= LIFTED[name]
 
 
 @pytest.mark.parametrize(("name", "first"), blocks())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -43,8 +45,8 @@ def residual() -> Network:
     return trace(Sum().double(), (1, 6, 6)).to()
 
 
-def sound_bounds(net: Network, box: Box) -> NeuronBounds:
-    prepared = prepare(net, box, sound_for=torch.float32)
+def sound_bounds(net: Network, box: Box, dtype: torch.dtype = torch.float32) -> NeuronBounds:
+    prepared = prepare(net, box, sound_for=dtype)
     return NeuronBounds.of(Layout.of(net, net.output), prepared.intervals, prepared.rounding)
 
 
@@ -105,6 +107,19 @@ def test_the_first_choice_is_the_chord() -> None:
         dense = torch.cat(list(plane.slope.values()), 2)
         torch.testing.assert_close(dense.gather(2, read.index), slope[..., None] * read.weight)
         torch.testing.assert_close(plane.const + slope * (z - read.bias), slope * (z - lower), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("ends", [(0.5, 1.0), (-1.0, -0.5), (0.0, 0.0)], ids=["active", "inactive", "zero"])
+def test_neurons_whose_bounds_have_left_their_kink_get_true_planes_too(ends: tuple[float, float]) -> None:
+    """Bounds are improved after neurons were listed as open; a multiplier below zero would make a plane false."""
+    net, box = cases()[0]
+    bounds = sound_bounds(net, box)
+    for end, value in zip((bounds.lower, bounds.upper), ends, strict=True):
+        end[0, :-1] = value
+    for read in all_reads(bounds, 0):
+        choice = read.chord(bounds)
+        for part in (choice.share, choice.low, choice.high):
+            assert bool(((part >= 0) & (part <= 1)).all())
 
 
 def corner_problem() -> tuple[NeuronBounds, Subproblems]:
@@ -178,6 +193,70 @@ def test_rounding_never_lifts_a_bound_with_planes_above_a_true_value() -> None:
                 true = outputs_at(model, fractions(corner)).reshape(-1)
                 assert bound <= true[0] - true[1]
     assert checked > 10
+
+
+def affine_chain(seed: int) -> nn.Sequential:
+    """Two linear layers whose sums nearly cancel, pair by pair, around zero at the input of halves."""
+    generator = torch.Generator().manual_seed(seed)
+    first, second = nn.Linear(3, 16).double(), nn.Linear(16, 3).double()
+    with torch.no_grad():
+        for layer in (first, second):
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator, dtype=torch.float64))
+        first.bias.fill_(1e6)
+        first.weight[1::2] = first.weight[::2]
+        second.weight[:, 1::2] = -second.weight[:, ::2] * (1 + 1e-9)
+        second.bias.zero_()
+        second.bias.sub_(second(first(torch.full((1, 3), 0.5, dtype=torch.float64)))[0])
+    return nn.Sequential(first, second)
+
+
+def test_planes_that_touch_their_neuron_lie_above_it_in_real_numbers() -> None:
+    """Without multipliers a plane touches in the corners where the neuron is least and greatest."""
+    short = 0
+    for seed in range(10):
+        chain = affine_chain(seed)
+        net = trace(nn.Sequential(*chain, nn.ReLU(), nn.Linear(3, 2).double()), (3,)).to()
+        box = Box.linf(torch.full((1, 3), 0.5, dtype=torch.float64), 2.0**-4)
+        bounds = sound_bounds(net, box)
+        (read,) = all_reads(bounds, 0)
+        choice = replace(random_choice(read, seed), low=0 * read.bias, high=0 * read.bias)
+        plane, bare = read.plane(bounds, choice), read.plane(replace(bounds, slack=None), choice)
+        (slopes,) = plane.slope.values()
+        for unit, column in enumerate(read.column[0].tolist()):
+            for up in (True, False):
+                corner = fractions(torch.where((slopes[0, unit] > 0) == up, box.upper[0], box.lower[0]))
+                value = max(outputs_at(chain, corner)[column], Fraction(0)) - fractions(slopes[0, unit]) @ corner
+                assert value <= Fraction(float(plane.const[0, unit]))
+                short += value > Fraction(float(bare.const[0, unit]))
+    assert short > 0  # rounding alone would have failed
+
+
+@pytest.fixture
+def flushing() -> Iterator[None]:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush denormal numbers to zero")
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("flushing")
+@pytest.mark.parametrize("exponents", [(-1022,), (900, -520, -520)], ids=["the plane's own", "of layers before"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_planes_hold_where_products_are_flushed_to_zero(exponents: tuple[int, ...], sign: float) -> None:
+    """A plane that touches its neuron in both corners, of products too small for a number."""
+    linears = [nn.Linear(1, 1, bias=False).double() for _ in exponents]
+    with torch.no_grad():
+        for linear, exponent in zip(linears, exponents, strict=True):
+            linear.weight.fill_(sign * 1.5 * 2.0**exponent)
+    net = trace(nn.Sequential(*linears, nn.ReLU(), nn.Linear(1, 2).double()), (1,)).to()
+    one = torch.ones(1, 1, dtype=torch.float64)
+    bounds = sound_bounds(net, Box(-one, one), torch.float64)
+    (read,) = all_reads(bounds, 0)
+    plane = read.plane(bounds, Choice(torch.full_like(read.weight, 0.5), 0 * read.bias, 0 * read.bias))
+    (slope,) = plane.slope.values()
+    for x in (-1, 1):
+        (z,) = outputs_at(nn.Sequential(*linears), np.array([Fraction(x)]))
+        assert max(z, 0) <= Fraction(float(slope)) * x + Fraction(float(plane.const))
 
 
 def test_products_by_group_are_those_of_each_row_with_the_matrix_of_its_group() -> None:

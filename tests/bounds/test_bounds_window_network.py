@@ -89,6 +89,8 @@ def test_a_network_that_is_no_chain_of_convolutions_or_sees_everything_has_no_wi
     assert WindowNetwork.of(net, net.output) is None  # a vector
     first = next(act.inputs[0] for _, act in net.activations())
     assert WindowNetwork.of(net, first) is None  # its interval is exact: no activation before it
+    affine = trace(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 2), nn.ReLU(), nn.Flatten()), (1, 9, 9))
+    assert WindowNetwork.of(affine, 2) is None  # no activation before it either
     smooth = trace(
         nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(50, 2)),
         (1, 9, 9),

@@ -58,6 +58,7 @@ def after(work: BranchAndBound, rounds: int) -> BranchAndBound:
     with torch.no_grad():
         for _ in range(rounds):
             work._tighten()
+            work._lift()
             work._round()
             work._finish()
     return work
@@ -96,14 +97,19 @@ def test_what_is_left_to_prove_is_the_same_before_and_after(rounds: int, arithme
     assert kept.isdisjoint(chosen)
 
 
-def test_verdicts_are_those_of_a_search_that_nobody_took_anything_from() -> None:
+@pytest.mark.parametrize("planes", [False, True], ids=["", "with planes above neurons"])
+def test_verdicts_are_those_of_a_search_that_nobody_took_anything_from(planes: bool) -> None:
     x, y = images()
     expected = verify(network(), x, y, EPS, settings=SETTINGS)
-    giver = after(search(job(x, y)), 3)
+    eager = {"neuron_after": 0, "neuron_splits": 0, "plane_steps": 6} if planes else {}
+    settings = SETTINGS.changed(branch=eager)
+    giver = after(search(job(x, y, settings)), 3)
+    assert (giver.images.planes is not None) == planes
     found = dict(giver._drain())
     package = sent(giver.give(live(giver)[1:]))
     chosen = package.places
-    receiver = BranchAndBound.going_on(job(x[chosen], y[chosen]), package, None, None)
+    receiver = BranchAndBound.going_on(job(x[chosen], y[chosen], settings), package, None, None)
+    assert receiver.images.planes is None  # it fits its own
     assert receiver.taken.sum() > 0
     found |= dict(giver.run())
     theirs = {chosen[place]: verdict for place, verdict in receiver.run()}

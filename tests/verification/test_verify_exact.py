@@ -16,7 +16,7 @@ from lipgraft.box import Box
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.network import Activation, Network, evaluate
 from lipgraft.verification import AttackSettings, BranchSettings, OptimiseSettings, Verdict, VerifySettings, verify
-from lipgraft.verification.branch_and_bound import search
+from lipgraft.verification.branch_and_bound import lifting
 from lipgraft.verification.branch_and_bound.planes import Group, fit
 
 # Little optimisation, no attack and no search, so that most of the work is left to branching and to the leaves.
@@ -165,7 +165,7 @@ def test_verdicts_with_planes_agree_with_a_mixed_integer_program(
         planes.extend(len(group.reads) for group in groups)
         return fit(groups, *rest)
 
-    monkeypatch.setattr(search, "fit", counted)
+    monkeypatch.setattr(lifting, "fit", counted)
     clear = 0
     for seed in (10, 11):
         model = network(kind, graft, seed)

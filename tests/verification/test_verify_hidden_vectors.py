@@ -203,6 +203,19 @@ def test_bounds_of_convolutions_behind_a_sum_grow_with_splits_and_hold_every_sam
         assert bool((found[2] > found[0] + 0.01).any())
 
 
+@pytest.mark.parametrize("padding", [0, 1], ids=["a window", "no window"])
+def test_convolutions_in_a_row_before_the_first_activation_are_not_branched_on(padding: int) -> None:
+    torch.manual_seed(4)
+    first = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Conv2d(2, 2, 2, padding=padding), nn.ReLU())
+    width = int(first(torch.zeros(1, 1, 5, 5)).numel())
+    model = nn.Sequential(*first, nn.Flatten(), nn.Linear(width, 6), nn.ReLU(), nn.Linear(6, 3))
+    x = torch.rand(3, 1, 5, 5)
+    y = model(x).argmax(1)
+    assert not HiddenNeurons(Job.of(model, x, y, 0.3, 0.0, 1.0, EAGER))
+    hidden, plain = (verify(model, x, y, 0.3, settings=s) for s in (EAGER, EAGER.changed(branch={"neuron_splits": 0})))
+    assert [v.status for v in hidden] == [v.status for v in plain]
+
+
 @pytest.mark.parametrize(("count", "gains"), [(2, True), (6, False)])
 def test_convolutions_behind_a_sum_are_branched_on_for_a_few_images_at_a_time(count: int, gains: bool) -> None:
     model = Block()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.verification import Verdict, VerifySettings, verify
-from lipgraft.verification.branch_and_bound import planes, search
+from lipgraft.verification.branch_and_bound import lifting, planes
 from lipgraft.verification.branch_and_bound.planes import Group
 from window_networks import SIZE, module
 
@@ -45,13 +45,21 @@ def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(mo
         def fit(*_: object) -> list[Group]:
             raise error
 
-        monkeypatch.setattr(search, "fit", fit)
+        monkeypatch.setattr(lifting, "fit", fit)
         return verify(model, x, y, EPS, settings=EAGER)
 
     assert [v.status for v in fails(torch.OutOfMemoryError("none left"))] == [v.status for v in plain]
     broken = fails(RuntimeError("a wrong shape"))
     assert any(v.status == "error" for v in broken)
     assert all(v.status in ("error", w.status) for v, w in zip(broken, plain, strict=True))
+
+
+def test_without_room_for_their_slopes_there_are_no_planes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = images()
+    plain = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 0}))
+    monkeypatch.setattr(planes, "free_bytes", lambda _: 2**10)
+    monkeypatch.setattr(lifting, "fit", lambda *_: pytest.fail("planes were fitted"))
+    assert [v.status for v in verify(model, x, y, EPS, settings=EAGER)] == [v.status for v in plain]
 
 
 def test_only_so_many_margins_have_planes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.geometry import dense_plan, interval_is_exact
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.neurons import positions
-from lipgraft.bounds.sound import FLUSHED, below, guard_lower
+from lipgraft.bounds.sound import below, guard_lower
 
 TRIED = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # t; 1 gives both functions coefficients of the same size
 NEURONS = 256  # of an image that are looked at, at most
@@ -116,9 +116,7 @@ def _pairs(layout: Layout, bounds: NeuronBounds, image: int, mine: Tensor) -> Te
     middle, spread = weight @ ((low + high) / 2) + const, weight * ((high - low) / 2)
     size = spread.abs().sum(1).clamp(min=torch.finfo(torch.float64).tiny)
     unit = spread / size[:, None]
-    slack = torch.zeros_like(size)
-    if bounds.slack is not None:
-        slack = bounds.slack[image, mine].double() + FLUSHED * weight.shape[1]
+    slack = torch.zeros_like(size) if bounds.slack is None else bounds.slack[image, mine].double()
     out = middle.new_full((2, len(mine), 2, len(mine)), -torch.inf)
     for tried in TRIED:
         factor = tried * size / size[:, None]  # (k, j)

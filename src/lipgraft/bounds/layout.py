@@ -16,7 +16,7 @@ from lipgraft.bounds.geometry import Plan, dense_plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.neurons import positions
 from lipgraft.bounds.relaxations import unstable
-from lipgraft.bounds.sound import SPARE, Rounding
+from lipgraft.bounds.sound import Rounding
 from lipgraft.network.graph import Activation, Graft, Input, Network, Planar
 from lipgraft.rounding import round_down, round_up
 
@@ -178,8 +178,7 @@ class NeuronBounds:
         flat = layout.flat if nodes else lambda _: empty
         slack = None
         if rounding is not None:
-            sizes = {i: rounding.magnitude[node.inputs[0]] for i, node in nodes.items()}
-            slack = F.pad(flat(sizes) * (SPARE * rounding.share(target)), (0, 1))
+            slack = F.pad(flat({i: rounding.slack(node.inputs[0], target) for i, node in nodes.items()}), (0, 1))
         planes = {
             i: node.plane(*(intervals[j] for j in node.inputs))
             for i, node in enumerate(layout.network.nodes)

@@ -29,12 +29,10 @@ from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.geometry import Plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
-from lipgraft.bounds.sound import SPARE, UNIT
+from lipgraft.bounds.sound import FLUSHED, SPARE, UNIT
 from lipgraft.network.graph import Activation, Add, Affine, Network
 
-SLACKS = (
-    4.0  # times what rounding may cost a neuron's own bound: its weights, the products with c, the sums over neurons
-)
+SLACKS = 4.0  # times what rounding may cost a neuron's own bound: for its weights, and for sums that its plane enters
 ROUNDINGS = 64  # of a plane's constant, beside its sums
 
 
@@ -58,7 +56,7 @@ class Plane:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What is free in planes: share c, (G, U, m); low p, (G, U); high q, (G, U)."""
+    """What is free in planes: share c in [0, 1], (G, U, m); low p and high q, both >= 0, (G, U)."""
 
     share: Tensor
     low: Tensor
@@ -153,9 +151,9 @@ class Reads:
         return replace(self, image=image, **empty)
 
     def chord(self, bounds: NeuronBounds) -> Choice:
-        """The choice that gives the chords."""
+        """The choice that gives the chords; of a neuron whose bounds have left its kink behind, any."""
         lower, upper = self._ends(bounds)
-        slope = upper / (upper - lower).clamp(min=torch.finfo(upper.dtype).tiny)
+        slope = (upper / (upper - lower).clamp(min=torch.finfo(upper.dtype).tiny)).clamp(0, 1)
         return Choice(slope[..., None].expand_as(self.weight).contiguous(), slope, 1 - slope)
 
     def plane(self, bounds: NeuronBounds, choice: Choice) -> Plane:
@@ -175,7 +173,7 @@ class Reads:
             neuron = self.column + bounds.layout.places[self.act].start
             size = (centre.abs() + radius).sum(2) + self.bias.abs() + lower.abs() + upper.abs()
             roundings = count + values + ROUNDINGS
-            lost = SPARE * 2 * roundings * UNIT * (1 + p + q) * size
+            lost = SPARE * 2 * roundings * (UNIT * (1 + p + q) * size + FLUSHED)
             const = const + SLACKS * bounds.slack[self.image].gather(1, neuron) + lost
         dense = self.weight.new_zeros(groups, count, values).scatter_add(2, self.index, share * self.weight)
         slopes = torch.split(dense, list(self.sources.values()), 2)

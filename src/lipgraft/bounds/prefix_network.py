@@ -37,9 +37,11 @@ class PrefixNetwork:
 
     @staticmethod
     def of(whole: Network, target: int) -> PrefixNetwork | None:
-        """None where an activation has no kink; of a vector, also where one is no vector or weights are too many."""
+        """None where it sees no activation, or one without a kink; of a vector, also where one is no vector or weights
+        are too many.
+        """
         layout = Layout.of(whole, target)
-        if layout.curved:
+        if layout.curved or not layout.places:
             return None
         if len(whole.nodes[target].shape) == 3:
             return PrefixNetwork(whole, target, layout)

@@ -107,11 +107,14 @@ class Rounding:
     def _with(self, magnitude: Tensor) -> Rounding:
         return replace(self, magnitude=(*self.magnitude, magnitude), total=self.total + magnitude.flatten(1).sum(1))
 
-    def slack(self, i: int) -> Tensor:
-        """What a bound of each neuron of node i gives away: (B, *shape)."""
-        size = self.magnitude[i]
-        lost = FLUSHED * self.counts[i] * (1.0 + self.total)
-        error = SPARE * (self.share(i) * size + lost.reshape(-1, *[1] * (size.ndim - 1)))
+    def slack(self, i: int, target: int | None = None) -> Tensor:
+        """What a bound of each neuron of node i gives away: (B, *shape).
+
+        target: of a node behind i; what its bound gives away for each unit of a multiplier on the neuron.
+        """
+        size, end = self.magnitude[i], i if target is None else target
+        lost = FLUSHED * self.counts[end] * (1.0 + self.total)
+        error = SPARE * (self.share(end) * size + lost.reshape(-1, *[1] * (size.ndim - 1)))
         return torch.where(size == 0, 0.0, error) if self.zero_is_zero else error
 
     def share(self, i: int) -> float:

@@ -19,7 +19,7 @@ from lipgraft.bounds.geometry import Plan, plan, row_numel
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.neurons import positions
-from lipgraft.bounds.sound import SPARE, Rounding
+from lipgraft.bounds.sound import Rounding
 from lipgraft.bounds.windows import cut
 from lipgraft.network.graph import Activation, Conv, Graft, Input, Linear, Network, Node, Pad
 from lipgraft.network.window import Window
@@ -46,7 +46,9 @@ class WindowNetwork:
 
     @staticmethod
     def of(whole: Network, target: int) -> WindowNetwork | None:
-        """None where there is no such network: a neuron sees all of a layer, or more than a chain of convolutions."""
+        """None where there is no such network: a neuron sees all of a layer, or more than a chain of convolutions, or
+        no activation, which leaves nothing to split.
+        """
         if len(whole.nodes[target].shape) != 3:
             return None
         path = plan(whole, target)
@@ -96,7 +98,7 @@ class WindowNetwork:
         lower: list[Tensor] = []
         upper: list[Tensor] = []
         loose: list[Tensor] = []
-        magnitude: list[Tensor] = []
+        slacks: list[Tensor] = []
         grafts: dict[int, Graft] = {}
         for local in self.layout.places:
             i = self.positions[local]
@@ -110,10 +112,10 @@ class WindowNetwork:
             loose.append((low < 0) & (high > 0) & ~graft.mask)
             grafts[local] = graft
             if rounding is not None:
-                magnitude.append(seen(rounding.magnitude[before], before))
+                slacks.append(seen(rounding.slack(before, self.target), before))
         slack = target_slack = None
         if rounding is not None:
-            slack = F.pad(torch.cat(magnitude, 1) * (SPARE * rounding.share(self.target)), (0, 1))
+            slack = F.pad(torch.cat(slacks, 1), (0, 1))
             target_slack = seen(rounding.slack(self.target), self.target)
         root = self.path.root
         here = {local: i for local, i in self.positions.items() if errors is not None and i in errors}
@@ -169,7 +171,8 @@ def _chain(whole: Network, path: Plan) -> list[int] | None:
             return None
         out.append(i)
         i = before
-    return out[::-1] if i == path.root and path.windows[i] is not None and len(out) > 1 else None
+    bent = any(isinstance(whole.nodes[i], Activation) for i in out)
+    return out[::-1] if bent and i == path.root and path.windows[i] is not None else None
 
 
 def _numbers(whole: Network, path: Plan, chain: list[int]) -> int:

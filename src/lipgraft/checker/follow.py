@@ -62,7 +62,10 @@ class Follower:
 
 
 def _ended() -> Rejected:
-    return Rejected("the process that checks proofs was ended from outside, perhaps for want of memory.")
+    return Rejected(
+        "the process that checks proofs was ended from outside, perhaps for want of memory; "
+        "start the run again: what is decided is kept."
+    )
 
 
 def _one_core() -> dict[str, str]:

@@ -84,11 +84,11 @@ class Images:
 
     def lower_bound(self, sub: Subproblems) -> LowerBound:
         """The margins of subproblems as functions of their lines and multipliers, for the search."""
-        rows = self.margins(sub.image, sub.target)
-        above = () if self.planes is None else (self.planes.search, self.planes.grouped(sub.image, sub.target))
-        return LowerBound(self.bounds, sub.image, rows, sub.neuron, sub.sign, sub.point, self.implied, *above)
+        if self.planes is None:
+            return self.lifted_bound(sub, None, None)
+        return self.lifted_bound(sub, self.planes.search, self.planes.grouped(sub.image, sub.target))
 
-    def lifted_bound(self, sub: Subproblems, planes: Planes, grouped: Grouped) -> LowerBound:
+    def lifted_bound(self, sub: Subproblems, planes: Planes | None, grouped: Grouped | None) -> LowerBound:
         """The same with these planes."""
         rows = self.margins(sub.image, sub.target)
         splits = sub.neuron, sub.sign, sub.point

@@ -17,7 +17,7 @@ from lipgraft.bounds.planes import Choice, Plane, Reads
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 SLOPES = 2**25  # of the planes of a margin, at most
-FEW, MANY = 12, 64  # margins with planes at a time, at most: on a CPU, and on a GPU that has the memory
+FEW, MANY = 12, 64  # margins with planes at a time, at most: on a CPU, and on a GPU
 MEMORY = 0.45  # of what is free, for planes
 SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it, and of a value that a neuron reads
 COPIES = 8  # bytes of a slope in every block of subproblems that are bounded
@@ -71,8 +71,8 @@ class Group:
 
 def fits(groups: Sequence[Group], batch: int, device: torch.device) -> bool:
     """Whether there is memory for the planes of so many margins, where this many subproblems are bounded at once."""
-    if device.type == "cpu" or len(groups) > MANY:
-        return len(groups) <= FEW
+    if len(groups) > (FEW if device.type == "cpu" else MANY):
+        return False
     widest, most = max(group.slopes for group in groups), max(group.values for group in groups)
     blocks = batch // SIZE + len(groups)
     need = len(groups) * (widest * SLOPE + most * READ) + blocks * widest * COPIES

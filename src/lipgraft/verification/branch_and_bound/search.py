@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,11 +19,11 @@ from lipgraft.verification.branch_and_bound.counterexamples import Broken, attac
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
-from lipgraft.verification.branch_and_bound.planes import FEW, Group, UpperPlanes, fit, fits
+from lipgraft.verification.branch_and_bound.lifting import Lifting
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, counted, pool_limits
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
-from lipgraft.verification.verdict import Decided, Ledger
+from lipgraft.verification.verdict import Decided
 
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
@@ -32,16 +31,7 @@ DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopel
 TRIAL = 450  # subproblems before which nobody can tell: enough to see what better bounds of hidden neurons do
 TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
-FITS = 5  # of an image's planes, each after ten times as many subproblems
-MARGINS = 6  # open margins of an image that gets planes, at most
-FITTED = 32  # subproblems of a margin that its planes are fitted to
-FIT_SHARE = 0.25  # of the time that is left to images, for one fit of their planes at most
-FIT_AT_ONCE = 48  # margins
-WAITING = 4  # planes are fitted when one in so many open images waits for it
-REST, LONG_REST = 8, 64  # rounds until then; more where there was no memory for all
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
-
-NEVER = 2**62
 
 Shares = list[tuple[int, int]]
 """Images by their places in the caller's batch, and how many subproblems each has in a batch of them."""
@@ -86,8 +76,7 @@ class BranchAndBound:
         self.replayed = Replayed(self.step, job.x.device, job.settings.branch.capture)
         self.hidden = HiddenNeurons(job)
         self.tightened = [0] * len(self.number)
-        self.lifted = [0] * len(self.number)
-        self.next_lift = 0
+        self.lifting = Lifting(job, len(self.number))
         self.first = self.pool.worst_bounds(len(self.number))
         self.taken = torch.zeros_like(self.first)
         self.rounds = 0
@@ -204,98 +193,50 @@ class BranchAndBound:
         """These images, each with so many splits for every bound of a hidden neuron."""
         for place in hard:
             self.tightened[place] += 1
-        numbers = [self.number[place] for place in hard]
-        reason = ""
-        with self.job.ledger.share(numbers):
-            some = torch.tensor(hard, device=self.floor.device)
-            try:
-                late = self.job.limit(numbers)
-                self.hidden.tighten(self.images, some, splits, late)
-                self.pool.remove(self.images.contradictory)
-                self._bound_again(some, late)
-            except RuntimeError as error:
-                reason = explain(error)
-        self._without(hard, reason)
+
+        def tighten(late: Late) -> list[int]:
+            self.hidden.tighten(self.images, torch.tensor(hard, device=self.floor.device), splits, late)
+            self.pool.remove(self.images.contradictory)
+            return hard
+
+        self._improve(hard, tighten)
 
     def _lift(self) -> None:
         """Planes above neurons, for images that prove hard; fitted anew as their trees grow."""
-        settings, ledger = self.job.settings.branch, self.job.ledger
-        if settings.plane_steps == 0 or ledger.drafts is not None or self.images.bounds.errors:
+        settings, drafts = self.job.settings.branch, self.job.ledger.drafts
+        if settings.plane_steps == 0 or drafts is not None or self.images.bounds.errors:
             return
-        due = [
-            place
-            for place, times in enumerate(self.lifted)
-            if times < FITS
-            and not self.stopped[place]
-            and ledger.subproblems[self.number[place]] >= settings.neuron_after * 10**times
-        ]
-        if not due or self.rounds < self.next_lift or len(due) * WAITING < self.stopped.count(False):
-            return
-        self.next_lift = self.rounds + REST
-        margins = self._margins(due)
-        if not margins:
-            return
-        numbers = [self.number[place] for place in margins]
+        margins = self.lifting.due(self.number, self.stopped, self.rounds, self.pool, self._cost)
+
+        def lift(late: Late) -> list[int]:
+            planes, lifted = self.lifting.fitted(self.images, self.pool, margins, self.stopped, 2 * self.parents)
+            if planes is not None:
+                self.images = self.step.images = replace(self.images, planes=planes)
+                self.replayed.forget()
+            return lifted
+
+        if margins and not self._improve(list(margins), lift):
+            self.lifting.next_round = None
+
+    def _improve(self, places: list[int], work: Callable[[Late], list[int]]) -> bool:
+        """Better bounds for the neurons of some images; work says for which it found any. Whether nothing failed.
+
+        Without memory for it the bounds that there are stay; any other failure ends the images.
+        """
+        numbers = [self.number[place] for place in places]
         reason = ""
-        with ledger.share(numbers):
+        with self.job.ledger.share(numbers):
             try:
-                lifted = self._fit_planes(margins, ledger.now() + FIT_SHARE * self.job.left(numbers))
-                self._bound_again(torch.tensor(lifted, device=self.floor.device), self.job.limit(numbers))
+                late = self.job.limit(numbers)
+                self._bound_again(torch.tensor(work(late), device=self.floor.device), late)
             except RuntimeError as error:
                 reason = explain(error)
-                self.next_lift = NEVER
-        self._without(list(margins), reason)
-
-    def _margins(self, due: list[int]) -> dict[int, list[int]]:
-        """The open margins of these images, the most promising ones first, but for images with many of them."""
-        cost = self._cost().tolist()
-        found: dict[int, list[int]] = {place: [] for place in sorted(due, key=lambda place: cost[place])}
-        for image, target in self.pool.margins():
-            if image in found:
-                found[image].append(target)
-        return {image: targets for image, targets in found.items() if 0 < len(targets) <= MARGINS}
-
-    def _fit_planes(self, margins: dict[int, list[int]], end: float) -> list[int]:
-        """Planes for margins, given by image, in the order in which there is room for them; the images that got some.
-
-        end: when to stop fitting, by the ledger's clock.
-        """
-        images, ledger, steps = self.images, self.job.ledger, self.job.settings.branch.plane_steps
-        bounds, held = images.bounds, images.bounds if images.proof is None else images.proof
-        members = [] if images.planes is None else images.planes.members
-        known = {(group.image, group.target): group for group in members if not self.stopped[group.image]}
-        wanted = [(image, target) for image, targets in margins.items() for target in targets]
-        kept = [group for pair, group in known.items() if pair not in wanted]
-        groups: list[Group] = []
-        for pair in wanted:
-            groups.append(known.get(pair) or Group.of(held, *pair, bounds.lower.dtype))
-            if not fits([*kept, *groups], 2 * self.parents, bounds.lower.device):
-                groups.pop()
-                self.next_lift += LONG_REST
-                break
-        steps = steps if len(groups) <= FEW else steps // 2
-        fitted: list[Group] = []
-        for start in range(0, len(groups), FIT_AT_ONCE):
-            some = groups[start : start + FIT_AT_ONCE]
-            mine = ledger.now() + (end - ledger.now()) * len(some) / (len(groups) - start)
-            sub = Subproblems.cat([self.pool.spread(g.image, g.target, FITTED) for g in some]).unpacked()
-            fitted += fit(some, bounds, sub, images.lifted_bound, steps, partial(_after, ledger, mine))
-        if fitted:
-            planes = UpperPlanes.of([*kept, *fitted], bounds, images.proof, images.layout.network.output_shape[0])
-            self.images = self.step.images = replace(images, planes=planes)
-            self.replayed.forget()
-        lifted = sorted({group.image for group in fitted})
-        for place in lifted:
-            self.lifted[place] += 1
-        return lifted
-
-    def _without(self, places: list[int], reason: str) -> None:
-        """After better bounds for images that failed, for this reason: for lack of memory those that there are stay."""
         if reason == "memory":
             release()
         elif reason:
             for place in places:
                 self._stop(place, self.job.ledger.failed(self.number[place], reason))
+        return not reason
 
     def _bound_again(self, some: Tensor, late: Late) -> None:
         """The open subproblems of some images, (J,), with what the better bounds of their neurons make of them.
@@ -497,7 +438,3 @@ class BranchAndBound:
         if self.job.ledger.drafts is not None:
             self.job.ledger.drafts.add(self.images, one.at(proved(bound)))
         return float(bound)
-
-
-def _after(ledger: Ledger, end: float) -> bool:
-    return ledger.now() > end
