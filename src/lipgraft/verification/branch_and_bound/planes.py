@@ -43,20 +43,29 @@ class Group:
     choice: dict[int, Choice]
 
     @staticmethod
-    def of(held: NeuronBounds, image: int, target: int, dtype: torch.dtype) -> Group:
-        """Chords, to begin with. held: the bounds that proofs are made with; dtype: of the search."""
-        layout, open_ = held.layout, held.open[image]
+    def of(
+        held: NeuronBounds, image: int, target: int, neurons: Tensor, dtype: torch.dtype, known: Group | None = None
+    ) -> Group:
+        """Planes above these neurons, (K,), in order. held: the bounds that proofs are made with; dtype: of the search.
+
+        They are chords to begin with, or what is known of the same margin.
+        """
+        layout = held.layout
         reads: dict[int, Reads] = {}
         left = SLOPES
         for i, place in layout.places.items():
-            column = open_[(open_ >= place.start) & (open_ < place.stop)] - place.start
+            column = neurons[(neurons >= place.start) & (neurons < place.stop)] - place.start
             slopes = len(column) * max(math.prod(node.shape) for node in layout.network.nodes[:i])
             if len(column) == 0 or slopes > left or layout.activation(i).curve.slopes != (0.0, 1.0):
                 continue
             found = Reads.of(layout, i, image, column)
             if found is not None:
                 reads[i], left = found, left - slopes
-        return Group(image, target, reads, {i: read.chord(held).to(dtype) for i, read in reads.items()})
+        choice = {i: read.chord(held).to(dtype) for i, read in reads.items()}
+        if known is not None:
+            for i in choice.keys() & known.choice.keys():
+                choice[i] = choice[i].over(reads[i].column[0], known.choice[i], known.reads[i].column[0])
+        return Group(image, target, reads, choice)
 
     @property
     def slopes(self) -> int:

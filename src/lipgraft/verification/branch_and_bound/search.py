@@ -267,8 +267,10 @@ class BranchAndBound:
         wanted = [(image, target) for image, targets in margins.items() for target in targets]
         kept = [group for pair, group in known.items() if pair not in wanted]
         groups: list[Group] = []
+        hard: list[Subproblems] = []
         for pair in wanted:
-            groups.append(known.get(pair) or Group.of(held, *pair, bounds.lower.dtype))
+            hard.append(self.pool.spread(*pair, FITTED).unpacked())
+            groups.append(Group.of(held, *pair, self.step.costly(hard[-1]), bounds.lower.dtype, known.get(pair)))
             if not fits([*kept, *groups], 2 * self.parents, bounds.lower.device):
                 groups.pop()
                 self.next_lift += LONG_REST
@@ -278,7 +280,7 @@ class BranchAndBound:
         for start in range(0, len(groups), FIT_AT_ONCE):
             some = groups[start : start + FIT_AT_ONCE]
             mine = ledger.now() + (end - ledger.now()) * len(some) / (len(groups) - start)
-            sub = Subproblems.cat([self.pool.spread(g.image, g.target, FITTED) for g in some]).unpacked()
+            sub = Subproblems.cat(hard[start : start + len(some)])
             fitted += fit(some, bounds, sub, images.lifted_bound, steps, partial(_after, ledger, mine))
         if fitted:
             planes = UpperPlanes.of([*kept, *fitted], bounds, images.proof, images.layout.network.output_shape[0])
