@@ -32,13 +32,15 @@ DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopel
 TRIAL = 450  # subproblems before which nobody can tell: enough to see what better bounds of hidden neurons do
 TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
-FITS = 5  # of an image's planes, each after ten times as many subproblems
+AGAIN = 5  # times as many subproblems as before, and an image's planes are fitted anew
+FITS = 10  # of an image's planes, at most
 MARGINS = 6  # open margins of an image that gets planes, at most
 FITTED = 32  # subproblems of a margin that its planes are fitted to
+MANY_OPEN = 64  # subproblems of an image whose planes are fitted anew, at least
 FIT_SHARE = 0.25  # of the time that is left to images, for one fit of their planes at most
 FIT_AT_ONCE = 48  # margins
 WAITING = 4  # planes are fitted when one in so many open images waits for it
-REST, LONG_REST = 8, 64  # rounds until then; more where there was no memory for all
+REST, LONG_REST = 8, 64  # rounds until then, unless all wait for it; more where there was no memory for all
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 
 NEVER = 2**62
@@ -227,11 +229,15 @@ class BranchAndBound:
             for place, times in enumerate(self.lifted)
             if times < FITS
             and not self.stopped[place]
-            and ledger.subproblems[self.number[place]] >= settings.neuron_after * 10**times
+            and ledger.subproblems[self.number[place]] >= settings.neuron_after * AGAIN**times
         ]
-        if not due or self.rounds < self.next_lift or len(due) * WAITING < self.stopped.count(False):
+        live = self.stopped.count(False)
+        if not due or self.rounds < self.next_lift or len(due) * WAITING < live:
             return
-        self.next_lift = self.rounds + REST
+        # What is nearly proved with the planes that it has needs no others.
+        counts = self.pool.counts(len(self.number)).tolist()
+        due = [place for place in due if self.lifted[place] == 0 or counts[place] >= MANY_OPEN]
+        self.next_lift = self.rounds + (REST if len(due) < live else 0)
         margins = self._margins(due)
         if not margins:
             return
