@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -54,6 +56,25 @@ def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(mo
     broken = fails(RuntimeError("a wrong shape"))
     assert any(v.status == "error" for v in broken)
     assert all(v.status in ("error", w.status) for v, w in zip(broken, plain, strict=True))
+
+
+def test_planes_that_gain_nothing_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = images()
+    fitted: list[int] = []
+    fit = planes.fit
+
+    def watched(groups: list[Group], *rest: Any) -> list[Group]:
+        found = fit(groups, *rest)
+        fitted.append(len(found))
+        return found
+
+    monkeypatch.setattr(search, "fit", watched)
+    # One step looks at the chords, and ends there.
+    once = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 1}))
+    plain = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 0}))
+    assert len(fitted) > 1
+    assert max(fitted) == 0
+    assert [(v.status, v.subproblems) for v in once] == [(v.status, v.subproblems) for v in plain]
 
 
 def test_only_so_many_margins_have_planes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

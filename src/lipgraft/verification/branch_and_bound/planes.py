@@ -91,14 +91,14 @@ def fits(groups: Sequence[Group], batch: int, device: torch.device) -> bool:
 def fit(
     groups: Sequence[Group], bounds: NeuronBounds, sub: Subproblems, bound: Bound, steps: int, late: Late
 ) -> list[Group]:
-    """The groups with planes that lift the bounds of some subproblems, all in all.
+    """Groups with planes that lift the bounds of some subproblems, all in all; those that gain nothing are left out.
 
     sub: equally many of each group, in order.
     """
     device, dtype = sub.bound.device, bounds.lower.dtype
     grouped = Grouped.even(len(groups), len(sub) // len(groups), device)
     reads = {i: read.to(dtype) for i, read in _reads(groups).items()}
-    best = torch.full((len(groups),), -torch.inf, device=device)
+    first = best = torch.full((len(groups),), -torch.inf, device=device)
     free = [sub.alpha, sub.beta]
     for choice in _choices(groups, reads).values():
         free += [choice.share, choice.low, choice.high]
@@ -113,6 +113,7 @@ def fit(
             gradient = torch.autograd.grad(value.sum(), leaves, materialize_grads=True)
         total = torch.nan_to_num(value.detach(), nan=-torch.inf).view(len(groups), -1).sum(1)
         better = total > best
+        first = total if step == 0 else first
         best = torch.where(better, total, best)
         chosen = [torch.where(_like(better, new), new, old) for new, old in zip(free[2:], chosen, strict=True)]
         if late():
@@ -126,7 +127,8 @@ def fit(
     found = _triples(reads, chosen)
     return [
         replace(group, choice={i: found[i].one(g, *read.index.shape[1:]) for i, read in group.reads.items()})
-        for g, group in enumerate(groups)
+        for g, (group, gained) in enumerate(zip(groups, (best > first).tolist(), strict=True))
+        if gained
     ]
 
 

@@ -289,13 +289,14 @@ class BranchAndBound:
             sub = Subproblems.cat(hard[start : start + len(some)])
             fitted += fit(some, bounds, sub, images.lifted_bound, steps, partial(_after, ledger, mine))
         if fitted:
-            planes = UpperPlanes.of([*kept, *fitted], bounds, images.proof, images.layout.network.output_shape[0])
+            members = known | {(group.image, group.target): group for group in fitted}
+            classes = images.layout.network.output_shape[0]
+            planes = UpperPlanes.of(list(members.values()), bounds, images.proof, classes)
             self.images = self.step.images = replace(images, planes=planes)
             self.replayed.forget()
-        lifted = sorted({group.image for group in fitted})
-        for place in lifted:
+        for place in {group.image for group in groups}:
             self.lifted[place] += 1
-        return lifted
+        return sorted({group.image for group in fitted})
 
     def _without(self, places: list[int], reason: str) -> None:
         """After better bounds for images that failed, for this reason: for lack of memory those that there are stay."""
