@@ -142,7 +142,7 @@ def corner_problem() -> tuple[NeuronBounds, Subproblems]:
 def test_fitted_planes_find_what_no_chord_can() -> None:
     bounds, sub = corner_problem()
     rows = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
-    group = Group.of(bounds, 0, 1, torch.float64)
+    group = Group.of(bounds, 0, 1, bounds.open[0], torch.float64)
 
     def function(sub: Subproblems, planes: Planes, grouped: Grouped) -> LowerBound:
         return LowerBound(bounds, sub.image, rows, planes=planes, grouped=grouped)
@@ -157,6 +157,28 @@ def test_fitted_planes_find_what_no_chord_can() -> None:
     fitted = value(fit([group], bounds, sub, function, 200, never)[0])
     assert chords < -2.9
     assert -2.1 < fitted <= -2.0
+
+
+@pytest.mark.parametrize("case", [0, 2], ids=["convolutions", "residual"])
+def test_a_group_begins_with_what_is_known_of_its_neurons_and_with_chords_elsewhere(case: int) -> None:
+    net, box = cases()[case]
+    bounds = sound_bounds(net, box)
+    neurons = bounds.open[0][bounds.open[0] < bounds.layout.size]
+    known = Group.of(bounds, 0, 1, neurons[::2], torch.float64)
+    known = replace(known, choice={i: random_choice(read, i) for i, read in known.reads.items()})
+    group = Group.of(bounds, 0, 1, neurons[len(neurons) // 4 :], torch.float64, known)
+    counts = {"known": 0, "new": 0}
+    for i, read in group.reads.items():
+        begun, chord = (read.plane(bounds, choice) for choice in (group.choice[i], read.chord(bounds)))
+        before = known.reads[i].plane(bounds, known.choice[i])
+        for k, column in enumerate(read.column[0].tolist()):
+            here = torch.nonzero(before.column[0] == column).flatten().tolist()
+            counts["known" if here else "new"] += 1
+            want, at = (before, here[0]) if here else (chord, k)
+            torch.testing.assert_close(begun.const[0, k], want.const[0, at])
+            for j, slope in begun.slope.items():
+                torch.testing.assert_close(slope[0, k], want.slope[j][0, at])
+    assert min(counts.values()) >= 5
 
 
 def cancelling(seed: int) -> nn.Sequential:
@@ -279,7 +301,8 @@ def test_margins_together_have_the_bounds_that_each_has_alone() -> None:
     net, box = cases()[0]
     bounds = sound_bounds(net, box)
     classes = net.output_shape[0]
-    groups = [Group.of(bounds, image, target, torch.float64) for image in range(2) for target in range(1, classes)]
+    margins = [(image, target) for image in range(2) for target in range(1, classes)]
+    groups = [Group.of(bounds, *margin, bounds.open[margin[0]], torch.float64) for margin in margins]
     groups = [replace(g, choice={i: random_choice(r, i + k) for i, r in g.reads.items()}) for k, g in enumerate(groups)]
     assert len({group.slopes for group in groups}) > 1
     image = torch.tensor([group.image for group in groups] + [0])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lipgraft.verification import Verdict, VerifySettings, verify
-from lipgraft.verification.branch_and_bound import lifting, planes
+from lipgraft.verification.branch_and_bound import branching, lifting, planes
+from lipgraft.verification.branch_and_bound.branching import SPARED, Step
 from lipgraft.verification.branch_and_bound.planes import Group
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from window_networks import SIZE, module
 
 EPS = 0.02
@@ -62,6 +66,25 @@ def test_without_room_for_their_slopes_there_are_no_planes(monkeypatch: pytest.M
     assert [v.status for v in verify(model, x, y, EPS, settings=EAGER)] == [v.status for v in plain]
 
 
+def test_planes_that_gain_nothing_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = images()
+    fitted: list[int] = []
+    fit = planes.fit
+
+    def watched(groups: list[Group], *rest: Any) -> list[Group]:
+        found = fit(groups, *rest)
+        fitted.append(len(found))
+        return found
+
+    monkeypatch.setattr(lifting, "fit", watched)
+    # One step looks at the chords, and ends there.
+    once = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 1}))
+    plain = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 0}))
+    assert len(fitted) > 1
+    assert max(fitted) == 0
+    assert [(v.status, v.subproblems) for v in once] == [(v.status, v.subproblems) for v in plain]
+
+
 def test_only_so_many_margins_have_planes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     counts: list[int] = []
@@ -76,3 +99,25 @@ def test_only_so_many_margins_have_planes_at_a_time(monkeypatch: pytest.MonkeyPa
     verdicts = verify(model, x, y, EPS, settings=EAGER)
     assert max(counts) == 2
     assert {v.status for v in verdicts} <= {"verified", "falsified", "unknown"}
+
+
+def test_neurons_without_planes_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = images()
+    costly = Step.costly
+    shares: list[float] = []
+    left_out: list[int] = []
+
+    def watched(self: Step, sub: Subproblems) -> Tensor:
+        neurons = costly(self, sub)
+        function = self.lower_bound(sub)
+        cost = branching.scores(function, sub, branching.intercept).clamp(min=0)
+        others = ~torch.isin(function.open, neurons)
+        shares.append(float((cost * others).sum() / cost.sum()))
+        left_out.append(int((others & function.free).any(0).sum()))
+        return neurons
+
+    monkeypatch.setattr(Step, "costly", watched)
+    verify(model, x, y, EPS, settings=EAGER)
+    assert len(shares) > 2
+    assert max(shares) <= SPARED + 1e-4
+    assert max(left_out) > 0

@@ -75,6 +75,17 @@ class Choice:
             torch.cat([_wide(p.high, neurons) for p in parts]),
         )
 
+    def over(self, column: Tensor, other: Choice, others: Tensor) -> Choice:
+        """Of one group: what another choice says of neurons that both have. column: (U,), others: (V,), in order."""
+        place = torch.searchsorted(others, column).clamp(max=len(others) - 1)
+        both = (others[place] == column)[None]
+        share = _wide(other.share, len(others), self.share.shape[2])
+        return Choice(
+            torch.where(both[..., None], share[:, place], self.share),
+            torch.where(both, other.low[:, place], self.low),
+            torch.where(both, other.high[:, place], self.high),
+        )
+
     def one(self, group: int, neurons: int, values: int) -> Choice:
         """Of one group, without fillers."""
         some = slice(group, group + 1)

@@ -24,6 +24,7 @@ from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.settings import VerifySettings
 
+SPARED = 0.01  # of what the chords of all neurons cost
 LOWEST = -1e30  # keeps a gain finite, so that a neuron that cannot be split never looks better
 
 
@@ -161,6 +162,13 @@ class Step:
         """Fully split subproblems, whose multipliers alone are free, with better ones. late: ends the optimisation."""
         found = self._optimised(self.lower_bound(leaves), leaves, self.settings.branch.leaf_iterations, late)
         return replace(leaves, bound=found.bound, alpha=found.alpha, beta=found.beta)
+
+    def costly(self, sub: Subproblems) -> Tensor:
+        """The neurons whose chords make up nearly all that chords cost subproblems of one image: (K,), in order."""
+        function = self.lower_bound(sub)
+        cost, order = scores(function, sub, intercept).clamp(min=0).sum(0).sort(descending=True)
+        needed = cost.cumsum(0) - cost < (1 - SPARED) * cost.sum()
+        return function.open[0, order[needed]].sort().values
 
     def _optimised(self, function: LowerBound, sub: Subproblems, iterations: int, late: Late = never) -> Optimised:
         settings = self.settings.branch

@@ -43,20 +43,29 @@ class Group:
     choice: dict[int, Choice]
 
     @staticmethod
-    def of(held: NeuronBounds, image: int, target: int, dtype: torch.dtype) -> Group:
-        """Chords, to begin with. held: the bounds that proofs are made with; dtype: of the search."""
-        layout, open_ = held.layout, held.open[image]
+    def of(
+        held: NeuronBounds, image: int, target: int, neurons: Tensor, dtype: torch.dtype, known: Group | None = None
+    ) -> Group:
+        """Planes above these neurons, (K,), in order. held: the bounds that proofs are made with; dtype: of the search.
+
+        They are chords to begin with, or what is known of the same margin.
+        """
+        layout = held.layout
         reads: dict[int, Reads] = {}
         left = SLOPES
         for i, place in layout.places.items():
-            column = open_[(open_ >= place.start) & (open_ < place.stop)] - place.start
+            column = neurons[(neurons >= place.start) & (neurons < place.stop)] - place.start
             slopes = len(column) * max(math.prod(node.shape) for node in layout.network.nodes[:i])
             if len(column) == 0 or slopes > left or layout.activation(i).curve.slopes != (0.0, 1.0):
                 continue
             found = Reads.of(layout, i, image, column)
             if found is not None:
                 reads[i], left = found, left - slopes
-        return Group(image, target, reads, {i: read.chord(held).to(dtype) for i, read in reads.items()})
+        choice = {i: read.chord(held).to(dtype) for i, read in reads.items()}
+        if known is not None:
+            for i in choice.keys() & known.choice.keys():
+                choice[i] = choice[i].over(reads[i].column[0], known.choice[i], known.reads[i].column[0])
+        return Group(image, target, reads, choice)
 
     @property
     def slopes(self) -> int:
@@ -82,14 +91,14 @@ def fits(groups: Sequence[Group], batch: int, device: torch.device) -> bool:
 def fit(
     groups: Sequence[Group], bounds: NeuronBounds, sub: Subproblems, bound: Bound, steps: int, late: Late
 ) -> list[Group]:
-    """The groups with planes that lift the bounds of some subproblems, all in all.
+    """Groups with planes that lift the bounds of some subproblems, all in all; those that gain nothing are left out.
 
     sub: equally many of each group, in order.
     """
     device, dtype = sub.bound.device, bounds.lower.dtype
     grouped = Grouped.even(len(groups), len(sub) // len(groups), device)
     reads = {i: read.to(dtype) for i, read in _reads(groups).items()}
-    best = torch.full((len(groups),), -torch.inf, device=device)
+    first = best = torch.full((len(groups),), -torch.inf, device=device)
     free = [sub.alpha, sub.beta]
     for choice in _choices(groups, reads).values():
         free += [choice.share, choice.low, choice.high]
@@ -104,6 +113,7 @@ def fit(
             gradient = torch.autograd.grad(value.sum(), leaves, materialize_grads=True)
         total = torch.nan_to_num(value.detach(), nan=-torch.inf).view(len(groups), -1).sum(1)
         better = total > best
+        first = total if step == 0 else first
         best = torch.where(better, total, best)
         chosen = [torch.where(_like(better, new), new, old) for new, old in zip(free[2:], chosen, strict=True)]
         if late():
@@ -117,7 +127,8 @@ def fit(
     found = _triples(reads, chosen)
     return [
         replace(group, choice={i: found[i].one(g, *read.index.shape[1:]) for i, read in group.reads.items()})
-        for g, group in enumerate(groups)
+        for g, (group, gained) in enumerate(zip(groups, (best > first).tolist(), strict=True))
+        if gained
     ]
 
 
