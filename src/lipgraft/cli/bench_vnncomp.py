@@ -36,7 +36,9 @@ EPILOG = example(
     "lipgraft bench vnncomp vnncomp2022_benchmarks --results vnncomp2022_results --limit 60 --json 2022.json",
     "lipgraft bench vnncomp vnncomp2025_benchmarks --benchmark acasxu_2023 --share 5 --device cuda",
 )
-PAGE_EPILOG = example("lipgraft bench vnncomp-page 2021.json 2022.json 2025.json --note remarks.txt --out scoreboard.md")
+PAGE_EPILOG = example(
+    "lipgraft bench vnncomp-page 2021.json 2022.json 2025.json --note remarks.txt --out scoreboard.md"
+)
 
 
 def vnncomp(
