@@ -156,6 +156,7 @@ TABLE: dict[str, Operator] = {
     "Sin": Operator(alone("Sin")),
     "Cos": Operator(alone("Cos")),
     "Floor": Operator(lambda g, z: g.add("Floor", g.add("Mul", z, real(g, 3.0)))),
+    "Sign": Operator(alone("Sign")),
     # Numbers that move. Those that leave none behind are refused.
     "Transpose": Operator(alone("Transpose", perm=[3, 0, 2, 1]), shape=IMAGE),
     "Slice": Operator(lambda g, z: g.add("Slice", z, whole(g, 3, -1), whole(g, 1, 0), whole(g, 1, 3), whole(g, -1, -2)),
