@@ -271,7 +271,7 @@ class _Sign(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        size = ctx.saved_tensors[0].abs()
+        size: Tensor = ctx.saved_tensors[0].abs()
         mean = size.mean(tuple(range(1, size.ndim)), keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
         return gradient / (1 + size / mean).square()
 
