@@ -21,7 +21,7 @@ from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.interop import OnnxRuntime, export_onnx, load_onnx, parse_vnnlib, splitting, verify_vnnlib
 from lipgraft.interop.splitting import split_inputs
 from lipgraft.interop.verify import Subject
-from lipgraft.network import Cosine, Floor, Planar, Power, Product, Quotient, Sine, evaluate, trace
+from lipgraft.network import Cosine, Floor, Planar, Power, Product, Quotient, Sign, Sine, evaluate, trace
 from lipgraft.verification import Limits, VerifySettings, verify
 
 NODES: dict[str, Planar] = {
@@ -31,6 +31,7 @@ NODES: dict[str, Planar] = {
     "sine": Sine("s", (0,), ()),
     "cosine": Cosine("c", (0,), ()),
     "floor": Floor("f", (0,), ()),
+    "sign": Sign("s", (0,), ()),
 }
 
 
@@ -46,6 +47,8 @@ def intervals(count: int, seed: int) -> tuple[Tensor, Tensor]:
 def value(node: Planar, numbers: list[Fraction]) -> Fraction:
     if isinstance(node, Power):
         return numbers[0] ** node.exponent
+    if isinstance(node, Sign):
+        return Fraction((numbers[0] > 0) - (numbers[0] < 0))
     if isinstance(node, Sine | Floor):  # sines are right to the last digit, about, which planes have room for
         functions = {Sine: math.sin, Cosine: math.cos, Floor: math.floor}
         return Fraction(functions[type(node)](float(numbers[0])))
@@ -76,7 +79,7 @@ def test_the_planes_hold_the_function_in_exact_arithmetic(name: str) -> None:
     assert bool((low <= high).all())
 
 
-@pytest.mark.parametrize("name", [name for name in NODES if name != "floor"])
+@pytest.mark.parametrize("name", [name for name in NODES if name not in ("floor", "sign")])
 def test_planes_come_close_as_intervals_shrink(name: str) -> None:
     node = NODES[name]
     errors = []
@@ -296,3 +299,61 @@ def test_no_batch_of_boxes_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     split = split_inputs(subject.exact, parse_vnnlib(text).expand(math.inf), subject.judge, math.inf, sound=True)
     assert split.status == "unknown"
     assert min(sizes) > 0
+
+
+def signs(path: Path, inputs: int) -> Path:
+    """y = (mean of the signs of x - 1/2, 0)."""
+    g = Graph([1, inputs])
+    g.add("Sign", g.add("Sub", g.last, g.number(np.float32(0.5))))
+    g.add("MatMul", g.last, g.number(np.array([[1 / inputs, 0.0]] * inputs, np.float32)))
+    return g.save(path, [1, 2])
+
+
+@pytest.mark.parametrize("inputs", [3, 40])
+@pytest.mark.parametrize(("limit", "word"), [(1.001, "unsat"), (0.99, "sat")])
+def test_a_property_of_signs_is_decided_both_ways(inputs: int, limit: float, word: str, tmp_path: Path) -> None:
+    """All of 40 signs are 1 in one corner in 2 ** 40, and gradients lead there."""
+    net, spec = signs(tmp_path / "net.onnx", inputs), tmp_path / "spec.vnnlib"
+    spec.write_text(vnnlib([0.0] * inputs, [1.0] * inputs, 2, f"(>= Y_0 {limit})"))
+    assert verify_vnnlib(net, spec, 60.0).status == word
+
+
+def test_a_sign_that_is_zero_at_the_edge_of_the_box_alone_is_never_proved_away(tmp_path: Path) -> None:
+    subject = Subject.read(signs(tmp_path / "net.onnx", 1))
+    for low, high, formula in ((0.5, 1.0, "(<= Y_0 0.5)"), (0.0, 0.5, "(>= Y_0 -0.5)")):
+        regions = parse_vnnlib(vnnlib([low], [high], 2, formula)).expand(math.inf)
+        assert split_inputs(subject.exact, regions, subject.judge, math.inf, sound=True).status != "unsat"
+
+
+def test_signs_of_sums_that_nearly_cancel_lie_within_their_bounds(tmp_path: Path) -> None:
+    """Sums of 8 products and their opposite, rounded to double precision: only exact arithmetic knows their signs."""
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((8, 50))
+    x = rng.standard_normal(8)
+    constants = -(x @ weights)
+    g = Graph([1, 8], dtype=np.float64)
+    g.add("Sign", g.add("Add", g.add("MatMul", g.last, g.number(weights)), g.number(constants)))
+    network = Subject.read(g.save(tmp_path / "net.onnx", [1, 50])).exact
+    point = torch.from_numpy(x)[None]
+    lower, upper = prepare(network, Box(point, point), sound_for=torch.float64).intervals[network.output]
+    for column, constant, low, high in zip(weights.T, constants, lower[0].tolist(), upper[0].tolist(), strict=True):
+        total = sum((Fraction(w) * Fraction(v) for w, v in zip(column, x, strict=True)), Fraction(constant))
+        assert total != 0
+        assert low <= (1 if total > 0 else -1) <= high
+    assert bool((upper - lower > 0).any())
+
+
+def test_no_number_has_no_sign() -> None:
+    node, nothing = NODES["sign"], torch.tensor([torch.nan]).double()
+    assert bool(node.forward(nothing).isnan().all())
+    assert [float(end) for end in node.interval((nothing, nothing))] == [-math.inf, math.inf]
+
+
+def test_gradients_of_signs_are_those_of_every_row_alone_and_largest_close_to_the_jump() -> None:
+    node = NODES["sign"]
+    x = torch.tensor([[0.1, -1.0, 4.0], [0.0, 0.0, 0.0], [10.0, -20.0, 0.5]], requires_grad=True)
+    (together,) = torch.autograd.grad(node.forward(x).sum(), x)
+    alone = [torch.autograd.grad(node.forward(row[None]).sum(), row)[0] for row in x.detach().requires_grad_()]
+    assert torch.equal(together, torch.stack(alone))
+    assert bool((together > 0).all())
+    assert together.argmax(1).tolist()[::2] == [0, 2]

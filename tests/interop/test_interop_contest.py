@@ -138,9 +138,22 @@ def test_a_page_and_a_plot_are_made_of_the_records(tmp_path: Path) -> None:
     data = json.loads(record.read_text())
     assert scoreboard_page([data], "page.svg") == text
     assert scoreboard_page([data, data], "page.svg").count("\n## ") == 1, "one section for each repository"
-    assert "\n\nBeside others.\n\n" in scoreboard_page([data], "page.svg", "Beside others.")
+    (tmp_path / "note.txt").write_text("Beside others.\n")
+    noted = ["bench", "vnncomp-page", str(record), "--note", str(tmp_path / "note.txt"), "--out", str(page)]
+    assert CliRunner().invoke(app, noted).exit_code == 0
+    assert page.read_text() == scoreboard_page([data], "page.svg", "Beside others.")
+    assert "\n\nBeside others.\n\n" in page.read_text()
+    assert CliRunner().invoke(app, [*noted[:3], "--note", str(tmp_path / "none"), *noted[-2:]]).exit_code == 1
     assert page.with_suffix(".svg").read_text() == cactus([data])
     assert "alpha-beta-CROWN, 4" in cactus([data])
+
+
+def test_the_scoreboard_of_the_documentation_is_what_its_records_and_its_note_make() -> None:
+    results = Path(__file__).parents[2] / "docs" / "results"
+    records = [json.loads(file.read_text()) for file in sorted((results / "vnncomp").glob("*.json"))]
+    note = (results / "vnncomp" / "note.txt").read_text().strip()
+    assert (results / "vnncomp.md").read_text() == scoreboard_page(records, "vnncomp.svg", note)
+    assert (results / "vnncomp.svg").read_text() == cactus(records)
 
 
 def test_a_second_round_asks_only_what_is_open_and_what_others_decided_fastest_comes_first(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ EPILOG = example(
     "lipgraft bench vnncomp vnncomp2022_benchmarks --results vnncomp2022_results --limit 60 --json 2022.json",
     "lipgraft bench vnncomp vnncomp2025_benchmarks --benchmark acasxu_2023 --share 5 --device cuda",
 )
-PAGE_EPILOG = example("lipgraft bench vnncomp-page 2021.json 2022.json 2025.json --out docs/results/vnncomp.md")
+PAGE_EPILOG = example(
+    "lipgraft bench vnncomp-page 2021.json 2022.json 2025.json --note remarks.txt --out scoreboard.md"
+)
 
 
 def vnncomp(
@@ -142,27 +144,35 @@ def vnncomp(
 def vnncomp_page(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `bench vnncomp --json` wrote.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page; the plot stands beside it, as an SVG.")],
-    note: Annotated[str, typer.Option(metavar="TEXT", help="A paragraph for its readers, in Markdown.")] = "",
+    note: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What its readers should know, in Markdown.")
+    ] = None,
     threads: ThreadsOption = None,
 ) -> None:
     """The scoreboard as a page in Markdown, with a cactus plot."""
     from lipgraft.report.scoreboard import cactus, scoreboard_page
 
     records = [_record(file) for file in files]
+    words = "" if note is None else _text(note).strip()
     figure = check_file(out).with_suffix(".svg")
     atomic_write_text(figure, cactus(records))
-    atomic_write_text(out, scoreboard_page(records, figure.name, note))
+    atomic_write_text(out, scoreboard_page(records, figure.name, words))
     say(f"written to {out} and {figure}")
 
 
 def _record(file: Path) -> Mapping[str, Any]:
     """A file of `bench vnncomp --json`."""
     try:
-        found = loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{file} cannot be read: {error.strerror or error}.") from None
+        found = loads(_text(file))
     except ValueError:
         found = None
     if not isinstance(found, dict) or "title" not in found.get("settings", {}):
         raise SettingsError(f"{file} is not a file that `lipgraft bench vnncomp --json` wrote.")
     return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None

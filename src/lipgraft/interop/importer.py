@@ -244,9 +244,7 @@ class Importer:
             results = need("onnx.reference").ReferenceEvaluator(model).run(None, feeds)
         except _FOLDING_ERRORS as error:
             reason = " ".join(str(error).split()).rstrip(".")
-            raise UnsupportedOperationError(
-                f"{self.file.path}: the constant node {node.name!r} ({node.op_type}) cannot be computed: {reason}."
-            ) from None
+            raise Call(self, node, inputs).unsupported(f"it cannot be computed ({reason})") from None
         return {name: _tensor(np.asarray(result)) for name, result in zip(node.output, results, strict=True)}
 
 

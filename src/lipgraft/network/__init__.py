@@ -21,7 +21,7 @@ from lipgraft.network.graph import (
     Scale,
 )
 from lipgraft.network.lowering import Builder, Ref, lowers_function, lowers_method, lowers_module
-from lipgraft.network.nodes import Cosine, Floor, Power, Product, Quotient, Sine
+from lipgraft.network.nodes import Cosine, Floor, Power, Product, Quotient, Sign, Sine
 from lipgraft.network.precision import full_precision, ordinary, ordinary_tensors, stepwise
 from lipgraft.network.rewrite import evenly_padded, expanded, kinks_at_zero
 from lipgraft.network.rounding import rounding_errors, rounding_tolerance
@@ -49,6 +49,7 @@ __all__ = [
     "Ref",
     "Reshape",
     "Scale",
+    "Sign",
     "Sine",
     "activation_calls",
     "agree",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lipgraft.interop.importer import Call, Value, imports
 from lipgraft.interop.module import Applied, Difference, Divide, Multiply, Shift, Sum, Unshift
 from lipgraft.interop.onnx_file import Shape
-from lipgraft.network import Cosine, Floor, Power, Product, Quotient, Sine
+from lipgraft.network import Cosine, Floor, Power, Product, Quotient, Sign, Sine
 
 POWERS = (-4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8)  # exponents; larger ones soon overflow
 
@@ -70,9 +70,9 @@ def _power(call: Call, value: Value, exponent: int) -> Value:
     return value if exponent == 1 else call.emit(Applied(Power, exponent=exponent), value, shape=value.shape)
 
 
-@imports("Sin", "Cos", "Floor")
+@imports("Sin", "Cos", "Floor", "Sign")
 def function(call: Call) -> Value:
-    kind = {"Sin": Sine, "Cos": Cosine, "Floor": Floor}[call.node.op_type]
+    kind = {"Sin": Sine, "Cos": Cosine, "Floor": Floor, "Sign": Sign}[call.node.op_type]
     value = call.value()
     return call.emit(Applied(kind), value, shape=value.shape)
 

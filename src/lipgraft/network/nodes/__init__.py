@@ -8,7 +8,7 @@ from lipgraft.network.nodes.linear import Linear
 from lipgraft.network.nodes.max_pool import MaxPool
 from lipgraft.network.nodes.node import Affine, Cache, Input, Node, Shape
 from lipgraft.network.nodes.pick import Pick
-from lipgraft.network.nodes.planar import Cosine, Floor, Planar, Power, Product, Quotient, Sine
+from lipgraft.network.nodes.planar import Cosine, Floor, Planar, Power, Product, Quotient, Sign, Sine
 
 __all__ = [
     "Activation",
@@ -33,5 +33,6 @@ __all__ = [
     "Reshape",
     "Scale",
     "Shape",
+    "Sign",
     "Sine",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -233,6 +233,47 @@ class Floor(Planar):
 
     def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
         return writer.operator("Floor", inputs, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Sign(Planar):
+    """-1, 0 or 1: a constant where the interval does not reach zero."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        signs: Tensor = _Sign.apply(inputs[0])  # type: ignore[no-untyped-call]
+        return signs
+
+    def interval(self, *inputs: Interval) -> Interval:
+        """What has no bounds may be no number, and has no sign."""
+        lower, upper = inputs[0]
+        finite = lower.isfinite() & upper.isfinite()
+        return torch.where(finite, lower.sign(), -torch.inf), torch.where(finite, upper.sign(), torch.inf)
+
+    def plane(self, *inputs: Interval, mixtures: Sequence[Interval] = ()) -> Tensor:
+        """The middle of the signs."""
+        low, high = self.interval(*inputs)
+        return _stacked([torch.zeros_like(low)], (low + high) / 2, (high - low) / 2, torch.ones_like(low))
+
+    def onnx(self, writer: OnnxWriter, inputs: list[str], name: str) -> str:
+        return writer.operator("Sign", inputs, name)
+
+
+class _Sign(torch.autograd.Function):
+    """The sign of x (B, ...). Its own gradient is zero, and no attack would find a way.
+
+    So it is that of m x / (m + |x|), with m the mean of |x| over a row: signs that are close to their jump count most.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.where(x.isnan(), x, x.sign())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        size: Tensor = ctx.saved_tensors[0].abs()
+        mean = size.mean(tuple(range(1, size.ndim)), keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
+        return gradient / (1 + size / mean).square()
 
 
 def _ball(ends: Interval) -> Interval:
