@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import Adam, LowerBound
+from lipgraft.bounds.alpha_crown import Adam, LowerBound, coded, decoded
 from lipgraft.bounds.grouped import SIZE, Grouped
 from lipgraft.bounds.layout import NeuronBounds
 from lipgraft.bounds.memory import Late, free_bytes
@@ -34,7 +34,8 @@ Bound = Callable[[Subproblems, Planes, Grouped], LowerBound]
 class Group:
     """The planes of one margin. image: by its place in the search; target: the class; reads, choice: by activation.
 
-    reads: as proofs see them; choice: of the search's type.
+    reads: as proofs see them; choice: chords of the search's type, or in 8 bits what was fitted. Every choice is sound,
+    and a certificate has these bits.
     """
 
     image: int
@@ -91,7 +92,7 @@ def fit(
     reads = {i: read.to(dtype) for i, read in _reads(groups).items()}
     best = torch.full((len(groups),), -torch.inf, device=device)
     free = [sub.alpha, sub.beta]
-    for choice in _choices(groups, reads).values():
+    for choice in _choices(groups, reads, dtype).values():
         free += [choice.share, choice.low, choice.high]
     chosen = free[2:]
     climbs = [Adam(part) for part in free]
@@ -114,7 +115,7 @@ def fit(
             for part, rate, climb, slope in zip(free, rates, climbs, gradient, strict=True)
         ]
         free = [part.clamp(min=0) if k == 1 else part.clamp(0, 1) for k, part in enumerate(moved)]
-    found = _triples(reads, chosen)
+    found = _triples(reads, [coded(part) for part in chosen])
     return [
         replace(group, choice={i: found[i].one(g, *read.index.shape[1:]) for i, read in group.reads.items()})
         for g, group in enumerate(groups)
@@ -140,9 +141,9 @@ class UpperPlanes:
             number[group.image, group.target] = place
         held = bounds if proof is None else proof
         reads = _reads(members)
-        choices = _choices(members, reads)
         dtype = held.lower.dtype
-        exact = {i: read.to(dtype).plane(held, choices[i].to(dtype)) for i, read in reads.items()}
+        choices = _choices(members, reads, dtype)
+        exact = {i: read.to(dtype).plane(held, choices[i]) for i, read in reads.items()}
         return UpperPlanes(members, {i: plane.to(bounds.lower.dtype) for i, plane in exact.items()}, exact, number)
 
     def grouped(self, image: Tensor, target: Tensor) -> Grouped:
@@ -160,13 +161,20 @@ def _reads(groups: Sequence[Group]) -> dict[int, Reads]:
     return out
 
 
-def _choices(groups: Sequence[Group], reads: dict[int, Reads]) -> dict[int, Choice]:
+def _choices(groups: Sequence[Group], reads: dict[int, Reads], dtype: torch.dtype) -> dict[int, Choice]:
     out: dict[int, Choice] = {}
     for i in reads:
         some = next(group.choice[i] for group in groups if i in group.choice)
         none = some.one(0, 0, some.share.shape[2])
-        out[i] = Choice.cat([group.choice.get(i, none) for group in groups])
+        out[i] = Choice.cat([_numbers(group.choice.get(i, none), dtype) for group in groups])
     return out
+
+
+def _numbers(choice: Choice, dtype: torch.dtype) -> Choice:
+    """A choice that may be in 8 bits."""
+    if choice.share.is_floating_point():
+        return choice.to(dtype)
+    return Choice(*(decoded(part, dtype) for part in (choice.share, choice.low, choice.high)))
 
 
 def _triples(reads: dict[int, Reads], parts: list[Tensor]) -> dict[int, Choice]:

@@ -220,7 +220,8 @@ class BranchAndBound:
     def _lift(self) -> None:
         """Planes above neurons, for images that prove hard; fitted anew as their trees grow."""
         settings, ledger = self.job.settings.branch, self.job.ledger
-        if settings.plane_steps == 0 or ledger.drafts is not None or self.images.bounds.errors:
+        room = ledger.drafts is None or ledger.drafts.takes_planes
+        if settings.plane_steps == 0 or not room or self.images.bounds.errors:
             return
         due = [
             place
