@@ -270,35 +270,37 @@ class Drafts:
         for k, i in enumerate(numbers):
             if i not in groups[0].reads:
                 continue
-            read, choices = groups[0].reads[i], [group.choice[i] for group in groups]
-            arrays[f"plane_{k}_neuron"] = read.column[0].cpu().numpy().astype(np.int32)
-            arrays[f"plane_{k}_low"] = torch.cat([choice.low for choice in choices]).cpu().numpy()
-            arrays[f"plane_{k}_high"] = torch.cat([choice.high for choice in choices]).cpu().numpy()
-            share = torch.cat([choice.share for choice in choices])
-            dense = share.new_zeros(*share.shape[:2], sum(read.sources.values()))
-            dense = dense.scatter(2, read.index.expand_as(share), share).cpu()
+            read, sizes = groups[0].reads[i], list(groups[0].reads[i].sources.values())
+            low, high, share = (
+                torch.cat([getattr(group.choice[i], name) for group in groups]).cpu().numpy().astype(np.uint16)
+                for name in ("low", "high", "share")
+            )
+            dense = np.zeros((*share.shape[:2], sum(sizes)), np.uint16)
+            np.put_along_axis(dense, np.broadcast_to(read.index.cpu().numpy(), share.shape), share, 2)
             names, parts = [], []
-            for j, part in zip(read.sources, torch.split(dense, list(read.sources.values()), 2), strict=True):
+            for j, part in zip(read.sources, np.split(dense, np.cumsum(sizes)[:-1], 2), strict=True):
                 if j == layout.path.root:
                     names.append(-1)
-                    parts.append(self._at_input(part))
+                    parts.append(np.stack([self._at_input(one) for one in part]))
                 else:
                     lined = layout.activation(j).graft is not None
                     names.append(-2 - numbers.index(j) if lined else numbers.index(j))
                     parts.append(part)
+            arrays[f"plane_{k}_neuron"] = read.column[0].cpu().numpy().astype(np.int32)
             arrays[f"plane_{k}_source"] = np.array(names, np.int32)
-            arrays[f"plane_{k}_share"] = torch.cat(parts, 2).numpy()
+            arrays[f"plane_{k}_share"] = np.concatenate(parts, 2)
+            arrays[f"plane_{k}_low"], arrays[f"plane_{k}_high"] = low, high
 
-    def _at_input(self, codes: Tensor) -> Tensor:
-        """Codes of values of the input-like root, (..., n), as those of the input: the same, in other places."""
+    def _at_input(self, codes: Array) -> Array:
+        """Codes of values of the input-like root, (P, n), as those of the input: the same, in other places."""
         network, root = self.network, self.layout.path.root
-        rows = codes.double().reshape(*codes.shape[:2], 1, *network.nodes[root].shape)
+        rows = torch.from_numpy(codes.astype(np.float64)).view(1, 1, len(codes), *network.nodes[root].shape)
         for i in range(root, 0, -1):
             node = network.nodes[i]
             assert isinstance(node, Affine)
             if not isinstance(node, Scale):
                 rows = node.transpose(rows, network.nodes[node.inputs[0]].shape, {})
-        return rows.flatten(2).to(codes.dtype)
+        return rows.reshape(len(codes), -1).numpy().astype(codes.dtype)
 
 
 def _joined(parts: list[dict[str, Array]], name: str) -> Array:

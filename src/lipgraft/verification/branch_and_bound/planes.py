@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import Adam, LowerBound, coded, decoded
+from lipgraft.bounds.alpha_crown import Adam, LowerBound
 from lipgraft.bounds.grouped import SIZE, Grouped
 from lipgraft.bounds.layout import NeuronBounds
 from lipgraft.bounds.memory import Late, free_bytes
@@ -21,6 +21,7 @@ FEW, MANY = 12, 64  # margins with planes at a time, at most: on a CPU, and on a
 MEMORY = 0.45  # of what is free, for planes
 SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it, and of a value that a neuron reads
 COPIES = 8  # bytes of a slope in every block of subproblems that are bounded
+CODES = 65535  # 16 bits: with 8, planes that are chords would lose a tenth of what is left to prove
 LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.1, 0.1, 0.05, 0.985
 
 Planes = dict[int, Plane]
@@ -34,8 +35,8 @@ Bound = Callable[[Subproblems, Planes, Grouped], LowerBound]
 class Group:
     """The planes of one margin. image: by its place in the search; target: the class; reads, choice: by activation.
 
-    reads: as proofs see them; choice: chords of the search's type, or in 8 bits what was fitted. Every choice is sound,
-    and a certificate has these bits.
+    reads: as proofs see them; choice: chords of the search's type, or what was fitted, in whole numbers of CODES. Every
+    choice is sound, and a certificate has these numbers.
     """
 
     image: int
@@ -115,7 +116,7 @@ def fit(
             for part, rate, climb, slope in zip(free, rates, climbs, gradient, strict=True)
         ]
         free = [part.clamp(min=0) if k == 1 else part.clamp(0, 1) for k, part in enumerate(moved)]
-    found = _triples(reads, [coded(part) for part in chosen])
+    found = _triples(reads, [(part * CODES).round().int() for part in chosen])
     return [
         replace(group, choice={i: found[i].one(g, *read.index.shape[1:]) for i, read in group.reads.items()})
         for g, group in enumerate(groups)
@@ -171,10 +172,11 @@ def _choices(groups: Sequence[Group], reads: dict[int, Reads], dtype: torch.dtyp
 
 
 def _numbers(choice: Choice, dtype: torch.dtype) -> Choice:
-    """A choice that may be in 8 bits."""
+    """The numbers of a choice that may be in codes."""
+    found = choice.to(dtype)
     if choice.share.is_floating_point():
-        return choice.to(dtype)
-    return Choice(*(decoded(part, dtype) for part in (choice.share, choice.low, choice.high)))
+        return found
+    return Choice(found.share / CODES, found.low / CODES, found.high / CODES)
 
 
 def _triples(reads: dict[int, Reads], parts: list[Tensor]) -> dict[int, Choice]:
