@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -331,6 +332,32 @@ def test_a_neuron_with_a_plane_must_be_listed_as_unstable(lifted: list[Case], tm
             assert "not listed" in outcome(case, {**case.arrays, name: moved}, tmp_path)[1]
             tried += 1
     assert tried > 2
+
+
+def test_a_sum_of_two_activations_is_one_source_by_whatever_name(tmp_path: Path) -> None:
+    """What a neuron reads would count twice: max(x, 0) + max(-x, 0) - 1.5 seen as 2 |x| - 1.5."""
+    net = Net((1,), np.random.default_rng(0), np.float64)
+    h = [net.act(net.dense(net.start, 1, np.array([[sign]]), np.zeros(1))) for sign in (1.0, -1.0)]
+    h_last = net.act(net.dense(net.add(*h), 1, np.ones((1, 1)), np.array([-1.5])))
+    net.finish(net.dense(h_last, 2, np.array([[0.0], [1.0]]), np.array([0.25, 0.0])))
+    low, high = np.array([-2.0]), np.array([2.0])
+    assert least(net, low, high, np.array([1.0, -1.0])) == pytest.approx(-0.25)
+    prover = Prover(net, low, high)
+    (tmp_path / "net.onnx").write_bytes(net.onnx())
+    digest = hashlib.sha256(net.onnx()).hexdigest()
+    facts = {"format": "lipgraft-certificate", "version": 2, "network": digest, "label": 0}
+    arrays: Arrays = {"meta": packed(facts), "lower": low, "upper": high, "alpha": np.zeros((1, 3), np.uint8)}
+    arrays |= {name: np.zeros(1, np.int32) for name in ("leaf_row", "leaf_alpha", "leaf_plane", "leaf_depth")}
+    for k, layer in enumerate(prover.plain):
+        arrays |= {f"unstable_{k}": layer.unstable, f"lower_{k}": layer.lower, f"upper_{k}": layer.upper}
+    arrays |= {"plane_2_neuron": np.zeros(1, np.int32)}
+    arrays |= {f"plane_2_{end}": np.zeros((1, 1), np.uint8) for end in ("low", "high")}
+    case = Case(net, tmp_path / "net.onnx", digest, arrays)
+    for names, reason in (([-2], "not proved"), ([-3], "not proved"), ([0, 1], "not proved"), ([-2, -3], "twice")):
+        for share in (0, 100, 255):
+            arrays["plane_2_source"] = np.array(names, np.int32)
+            arrays["plane_2_share"] = np.full((1, 1, len(names)), share, np.uint8)
+            assert reason in outcome(case, arrays, tmp_path)[1]
 
 
 def test_planes_are_above_relus_alone(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ class PlaneSets:
             need(certificate.speaks_of == "real", "planes are for proofs about real numbers alone.")
             need(isinstance(node, Activation) and node.slope == 0, f"planes of activation {number} are above no ReLU.")
             sources = tuple(source(network, int(name), number) for name in names)
+            need(len(set(sources)) == len(sources), f"plane_{number}_source names a source twice.")
             found = certificate.planes(number, node.size, sum(network.nodes[i].size for i in sources))
             place = np.searchsorted(lines.index, found.neuron)
             listed = np.isin(found.neuron, lines.index)

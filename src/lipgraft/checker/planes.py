@@ -123,18 +123,24 @@ def lifted(forward: Forward, reads: dict[int, Reads], choices: dict[int, Choice]
 def interval(forward: Forward, v: int) -> tuple[Array, Array]:
     """Of the values of a node, an activation's or such a one's sum with a line by the bounds that it has by now."""
     node, known = forward.network.nodes[v], forward.values[v]
-    if isinstance(node, Activation):
-        lines, z = forward.lines[v], forward.values[node.inputs[0]]
-        low, high = z.low.copy(), z.high.copy()
-        low[lines.index] = np.maximum(low[lines.index], lines.lower)
-        high[lines.index] = np.minimum(high[lines.index], lines.upper)
-        low, high = node.image(low, high)
-    elif isinstance(node, Sum) and node.sign > 0:
-        (low, high), (more_low, more_high) = (interval(forward, i) for i in node.inputs)
+    if isinstance(node, Sum) and node.sign > 0:
+        (low, high), (more_low, more_high) = (_image(forward, i) for i in node.inputs)
         low, high = np.nextafter(low + more_low, -np.inf), np.nextafter(high + more_high, np.inf)
     else:
-        return known.low, known.high
+        low, high = _image(forward, v)
     return np.fmax(low, known.low), np.fmin(high, known.high)
+
+
+def _image(forward: Forward, v: int) -> tuple[Array, Array]:
+    """An activation's values by the bounds of its neurons, another node's as they were found."""
+    node = forward.network.nodes[v]
+    if not isinstance(node, Activation):
+        return forward.values[v].low, forward.values[v].high
+    lines, z = forward.lines[v], forward.values[node.inputs[0]]
+    low, high = z.low.copy(), z.high.copy()
+    low[lines.index] = np.maximum(low[lines.index], lines.lower)
+    high[lines.index] = np.minimum(high[lines.index], lines.upper)
+    return node.image(low, high)
 
 
 def source(network: Network, name: int, before: int) -> int:
