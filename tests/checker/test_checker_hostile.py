@@ -14,10 +14,12 @@ import onnx
 import pytest
 
 import certificates
-from certificates import Arrays, Case, Net, least, network, packed, unpacked
+from certificates import Case, packed, unpacked
 from lipgraft.checker import Outcome, Rejected, check_file, check_folder, read_network
 from lipgraft.checker.certificate import Certificate
 from lipgraft.checker.check import judge
+from onnx_networks import Net, least, network
+from prover import Arrays
 
 pytestmark = pytest.mark.xdist_group("hostile")  # one process makes the fixture, and runs all tests on it
 
@@ -166,7 +168,7 @@ ALWAYS_REJECTED: dict[str, tuple[Callable[[Arrays, Random], Arrays], str]] = {
     "sign": (MUTATIONS["sign"], "missing|same part|part at different"),
     "negative multiplier": (MUTATIONS["negative multiplier"], "negative"),
     "another network": (lambda a, r: meta(a, network="0" * 64), "another network"),
-    "another version": (lambda a, r: meta(a, version=2), "version"),
+    "another version": (lambda a, r: meta(a, version=3), "version"),
     "another format": (lambda a, r: meta(a, format="x"), "neither"),
     "another claim": (lambda a, r: meta(a, claim="any-row"), "claim"),
     "another arithmetic": (lambda a, r: meta(a, speaks_of="bfloat16"), "float32"),
@@ -404,7 +406,7 @@ def forged(net: Net, folder: Path, low: np.ndarray, high: np.ndarray, label: int
 
 @pytest.mark.parametrize(("small", "large", "kind"), [(1e-23, 1e37, np.float32), (1e-200, 1e200, np.float64)])
 @pytest.mark.parametrize("shift", [0.0, 1.0])
-@pytest.mark.parametrize("given", ["nothing", "tiny", "wide"])
+@pytest.mark.parametrize("given", ["nothing", "tiny", "wide", "tiny with planes", "wide with planes"])
 def test_underflow_proves_nothing(
     tmp_path: Path, small: float, large: float, kind: type, shift: float, given: str
 ) -> None:
@@ -418,9 +420,18 @@ def test_underflow_proves_nothing(
     sizes = {"nothing": 0.0, "tiny": 1e-300, "wide": 1e30}
     more = {}
     if given != "nothing":
+        size = sizes[given.split()[0]]
         for k in range(4):
-            more |= {f"unstable_{k}": np.array([0], np.int32), f"lower_{k}": np.array([-sizes[given]])}
-            more |= {f"upper_{k}": np.array([sizes[given]])}
+            more |= {f"unstable_{k}": np.array([0], np.int32), f"lower_{k}": np.array([-size])}
+            more |= {f"upper_{k}": np.array([size])}
+    for share in (0, 128, 255) if "planes" in given else ():
+        for k in range(4):
+            more |= {f"plane_{k}_neuron": np.array([0], np.int32), f"plane_{k}_source": np.array([k - 1], np.int32)}
+            more |= {f"plane_{k}_{name}": np.full((1, 1), share, np.uint8) for name in ("low", "high")}
+            more |= {f"plane_{k}_share": np.full((1, 1, 1), share, np.uint8)}
+        more |= {"alpha": np.full((1, 4), share, np.uint8), "leaf_alpha": np.zeros(1, np.int32)}
+        more |= {"leaf_plane": np.zeros(1, np.int32)}
+        assert not forged(out, tmp_path, np.array([0.75]), np.array([1.0]), 0, **more).accepted
     assert not forged(out, tmp_path, np.array([0.75]), np.array([1.0]), 0, **more).accepted
 
 

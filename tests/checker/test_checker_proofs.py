@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import certificates
-from certificates import FAMILIES, Case, least, network, packed, unpacked
+from certificates import Case, packed, unpacked
 from lipgraft import interop
 from lipgraft.checker import check_file, read_network
 from lipgraft.checker.bounds import Forward, Lines
@@ -20,6 +20,7 @@ from lipgraft.checker.check import bound_layers, leaf_bounds, leaf_inputs, refin
 from lipgraft.checker.exact import exact_bound
 from lipgraft.checker.network import Activation, Network
 from lipgraft.grafting import GraftedActivation
+from onnx_networks import FAMILIES, least, network
 
 
 def cases(folder: Path, family: str, count: int, radius: float, refine: bool = False) -> list[Case]:

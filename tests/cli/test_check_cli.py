@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import certificates
-from certificates import network, packed
+from certificates import packed
 from command_line import failure
 from lipgraft.cli import main
+from onnx_networks import network
 
 
 @pytest.fixture

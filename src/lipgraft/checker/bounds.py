@@ -25,6 +25,11 @@ split's multiplier beta adds beta mag(z) to S_0. The constant A_v . b is a sum o
 those too. The factor 2 in `Forward.error` is for mag and S_0, which are rounded themselves, and for the subtraction of
 the error. Underflow adds at most ETA (1 + sum mag(w)) for each term of a sum.
 
+Planes. A neuron may also be replaced, where A_v < 0, by a plane above it (see `planes`): rows at the values that the
+neuron reads, and a constant. Of a neuron's share |A_v| mag(v) of S the new rows take at most |A_v| mag(z), but its
+constant k may be larger than any line's. So |A_v| |k| is added to S_0, by k itself: it is larger than it has to be by
+the factor that S_0 is multiplied with. K counts the sums over neurons with planes.
+
 Hardware. In float32 a node gives its exact value, of the inputs that it sees, plus some d with |d| <= rho, where
 rho = gamma_n (|W| max(|low|, |high|) + |b|) + n ETA32 with float32's own u. So it is the network with an unknown d at
 each node: intervals and mag get rho added, and where rows A leave a node, c loses |A| . rho.
@@ -92,6 +97,18 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Above:
+    """Planes above P neurons of one activation: relu(z) <= slope . values of the sources + const.
+
+    place: (P,), among the neurons that were given bounds; slope: (P, n) by source; const: (P,).
+    """
+
+    place: Array
+    slope: dict[int, Array]
+    const: Array
+
+
+@dataclass(frozen=True)
 class Splits:
     """Which rows know a sign: row, neuron (counted through all activations), sign +1 or -1, multiplier >= 0."""
 
@@ -113,6 +130,7 @@ class Forward:
         self.values = [Value(lower, upper, np.maximum(abs(lower), abs(upper)))]
         self.rho: list[Array | None] = [None]
         self.lines: dict[int, Lines] = {}
+        self.planes: dict[int, Above] = {}
         self.terms = [2.0 * lower.size + 8]  # K of substitution from each node
         self.lost = [2 * ETA * lower.size]  # what underflow may cost it
 
@@ -163,8 +181,7 @@ class Forward:
         slope, intercept = lines.stable.copy(), np.zeros(node.size)
         slope[lines.index], intercept[lines.index] = 1.0, abs(lines.intercept)
         mag = slope * z.mag + intercept + ETA
-        left_low, left_high = (np.nextafter(a * end, to) if a else 0 * end for end, to in ((low, -np.inf), (high, 0.0)))
-        value = Value(np.where(low >= 0, low, left_low), np.where(high >= 0, high, left_high), mag)
+        value = Value(*node.image(low, high), mag)
         rho = np.where(low < 0, 1.001 * U32 * a * abs(low) + ETA32, 0.0) if self.hardware and a else None
         self.lines[len(self.values)] = lines
         self._put(value, rho, len(lines.index) + 8, [z])
@@ -195,18 +212,38 @@ class Forward:
             pending, constant, lost = self._picked(target, index[part])
             while (v := max(pending)) not in self.lines and v > 0:  # the same for both sides until lines differ
                 lost = lost + self._unknown(v, pending[v])
-                constant = constant + self._back(pending)
+                constant = constant + self._back(pending, v)
             high[part] = -self.substitute({v: -rows for v, rows in pending.items()}, -constant - lost, usual)
             low[part] = self.substitute(pending, constant - lost, usual)
         error = self.error(target, self.values[target].mag[index])
         return low - error, high + error
 
-    def _picked(self, target: int, index: Array) -> tuple[dict[int, Array], Array, Array]:
-        """Rows that pick one number each, some nodes back, where they are cheap to write down: rows at nodes, the
-        constant, and what unknown d may cost so far.
+    def read(self, target: int, index: Array, sources: tuple[int, ...]) -> tuple[dict[int, Array], Array]:
+        """What some numbers of a node read: rows at the sources, (R, n) each, and constants (R,).
+
+        Between the sources and the node everything must be affine.
+        """
+        rows = {v: np.zeros((len(index), self.network.nodes[v].size)) for v in sources}
+        constants = np.zeros(len(index))
+        for part in self.chunks(len(index)):
+            pending, constant, _ = self._picked(target, index[part], sources)
+            while left := [v for v in pending if v not in sources]:
+                v = max(left)
+                need(v not in self.lines and v > 0, "neurons with planes read more than the sources that are named.")
+                constant = constant + self._back(pending, v)
+            for v, found in pending.items():
+                rows[v][part] = found
+            constants[part] = constant
+        return rows, constants
+
+    def _picked(
+        self, target: int, index: Array, sources: tuple[int, ...] = ()
+    ) -> tuple[dict[int, Array], Array, Array]:
+        """Rows that pick one number each, some nodes back, where they are cheap to write down, but not behind the
+        sources: rows at nodes, the constant, and what unknown d may cost so far.
         """
         scale, constant, lost = np.ones(len(index)), np.zeros(len(index)), np.zeros(len(index))
-        while target not in self.lines and target > 0:
+        while target not in self.lines and target > 0 and target not in sources:
             node, rho = self.network.nodes[target], self.rho[target]
             constant = constant if node.bias is None else constant + scale * node.bias[index]
             lost = lost if rho is None else lost + abs(scale) * rho[index]
@@ -238,12 +275,16 @@ class Forward:
         while (v := max(pending)) > 0:
             constant = constant - self._unknown(v, pending[v])
             if v in self.lines:
-                rows, more = through(self.lines[v], pending.pop(v), slopes, splits)
+                rows = pending.pop(v)
+                if v in self.planes:
+                    rows, more = self._lifted(v, rows, splits, pending)
+                    constant = constant + more
+                rows, more = through(self.lines[v], rows, slopes, splits)
                 (source,) = self.network.nodes[v].inputs
                 pending[source] = pending[source] + rows if source in pending else rows
                 constant = constant + more
             else:
-                constant = constant + self._back(pending)
+                constant = constant + self._back(pending, v)
         rows, box = pending[0], self.values[0]
         least = np.maximum(rows, 0.0) @ box.low + np.minimum(rows, 0.0) @ box.high + constant
         return np.where(np.isfinite(least), least, np.nan)  # an overflow proves nothing
@@ -253,9 +294,30 @@ class Forward:
         rho = self.rho[v]
         return 0.0 if rho is None else abs(rows) @ rho
 
-    def _back(self, pending: dict[int, Array]) -> Array | float:
-        """Replace the last node, an affine one, by its inputs; return what its bias adds."""
-        v = max(pending)
+    def _lifted(self, v: int, rows: Array, splits: Splits | None, pending: dict[int, Array]) -> tuple[Array, Array]:
+        """Negative coefficients of neurons with planes go on to the sources; what is left, and a constant each.
+
+        A neuron that is split is a line, which no plane is better than.
+        """
+        above, lines = self.planes[v], self.lines[v]
+        columns = lines.index[above.place]
+        part = rows[:, columns]
+        negative = np.minimum(part, 0.0)
+        if splits is not None:
+            where = np.full(len(lines.index), -1)
+            where[above.place] = np.arange(len(above.place))
+            here = np.flatnonzero((splits.neuron >= lines.first) & (splits.neuron < lines.last))
+            place = where[splits.neuron[here] - lines.first]
+            negative[splits.row[here][place >= 0], place[place >= 0]] = 0.0
+        rows = rows.copy()
+        rows[:, columns] = part - negative
+        for source, slope in above.slope.items():
+            more = negative @ slope
+            pending[source] = pending[source] + more if source in pending else more
+        return rows, negative @ above.const
+
+    def _back(self, pending: dict[int, Array], v: int) -> Array | float:
+        """Replace an affine node by its inputs; return what its bias adds."""
         node, rows = self.network.nodes[v], pending.pop(v)
         for source, part in zip(node.inputs, node.back(rows), strict=True):
             pending[source] = pending[source] + part if source in pending else part

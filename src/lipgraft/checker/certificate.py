@@ -16,7 +16,7 @@ import numpy as np
 from lipgraft.checker.network import Array, Rejected, Shape, need
 
 PROOF, COUNTEREXAMPLE = "lipgraft-certificate", "lipgraft-counterexample"
-VERSION = 1
+VERSIONS = (1, 2)  # 2 has planes
 LARGEST = 2**32  # bytes of one file when unpacked
 
 # What zipfile, NumPy and JSON raise on damaged files.
@@ -59,11 +59,25 @@ class Refined:
 
 
 @dataclass(frozen=True)
+class Planes:
+    """G sets of planes above P neurons of one activation, in fractions of the type's largest number."""
+
+    neuron: Array  # (P,), increasing
+    share: Array  # (G, P, values of all sources)
+    low: Array  # (G, P)
+    high: Array
+
+
+@dataclass(frozen=True)
 class Leaves:
-    """row, alpha, depth, start: one per leaf; split, beta: all leaves' splits in one list, each from the root on."""
+    """row, alpha, plane, depth, start: one per leaf; plane: which set, or -1.
+
+    split, beta: all leaves' splits in one list, each from the root on.
+    """
 
     row: Array
     alpha: Array
+    plane: Array
     depth: Array
     start: Array
     split: Array
@@ -85,7 +99,8 @@ class Certificate:
             self.meta.get("format") in (PROOF, COUNTEREXAMPLE),
             "the file is neither a certificate nor a counterexample.",
         )
-        need(self.meta.get("version", VERSION) == VERSION, f"the file is not of version {VERSION}.")
+        version = self.meta.get("version", 1)
+        need(type(version) is int and version in VERSIONS, f"the file is of version {version!r}, not of {VERSIONS}.")
 
     @classmethod
     def read(cls, path: Path) -> Certificate:
@@ -119,9 +134,9 @@ class Certificate:
         need(array.size == 0 or (array.min() >= least and array.max() <= most), f"{name} has numbers out of range.")
         return array.astype(np.int64)
 
-    def fractions(self, name: str, columns: int) -> Array:
-        """Rows of slopes in 255ths or 65535ths, any number of them."""
-        array = self._read(name, (-1, columns), "u", empty=True)
+    def fractions(self, name: str, *columns: int) -> Array:
+        """Rows of numbers in 255ths or 65535ths, any number of them."""
+        array = self._read(name, (-1, *columns), "u", empty=True)
         need(array.itemsize <= 2, f"{name} must be of one or two bytes.")
         return array
 
@@ -178,13 +193,31 @@ class Certificate:
         need(fits, f"the parts of refined_{k} do not fit each other.")
         return Refined(neuron, side, bound, alpha)
 
-    def leaves(self, rows: int, table: int, unstable: int) -> Leaves:
+    def plane_sources(self, k: int, activations: int) -> Array:
+        """What neurons of activation k with planes read, by name (see `planes.source`); nothing: there are none."""
+        return self.integers(f"plane_{k}_source", (-1,), -activations - 1, activations - 1, empty=True)
+
+    def planes(self, k: int, size: int, values: int) -> Planes:
+        """size: neurons of activation k; values: of all sources."""
+        neuron = self.integers(f"plane_{k}_neuron", (-1,), 0, size - 1)
+        need(bool((np.diff(neuron) > 0).all()), f"plane_{k}_neuron is not in increasing order.")
+        share = self.fractions(f"plane_{k}_share", len(neuron), values)
+        low, high = (self.fractions(f"plane_{k}_{end}", len(neuron)) for end in ("low", "high"))
+        need(len(share) == len(low) == len(high), f"the parts of plane_{k} do not fit each other.")
+        return Planes(neuron, share, low, high)
+
+    def leaves(self, rows: int, table: int, unstable: int, planes: int = 0) -> Leaves:
+        """planes: how many sets there are."""
         row = self.integers("leaf_row", (-1,), 0, rows - 1)
         alpha = self.integers("leaf_alpha", row.shape, -1, table - 1)
+        plane = np.full(len(row), -1)
+        if "leaf_plane" in self._arrays:
+            plane = self.integers("leaf_plane", row.shape, -1, planes - 1)
+        need(bool((alpha[plane >= 0] >= 0).all()), "a leaf with planes has no slopes of its own.")
         depth = self.integers("leaf_depth", row.shape, 0, unstable)
         split = self.integers("leaf_split", (int(depth.sum()),), -unstable, unstable, empty=True)
         beta = self.reals("leaf_beta", split.shape, empty=True)
         need(len(split) == depth.sum() == len(beta), "leaf_split or leaf_beta is missing.")
         need(bool(split.all()), "leaf_split has a zero.")
         need(bool((beta >= 0).all()), "a multiplier is negative.")
-        return Leaves(row, alpha, depth, np.cumsum(depth) - depth, split, beta)
+        return Leaves(row, alpha, plane, depth, np.cumsum(depth) - depth, split, beta)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
+from dataclasses import dataclass
 
 import numpy as np
 
 from lipgraft.checker.bounds import Forward, Lines, Splits
-from lipgraft.checker.certificate import Certificate, Layer, Leaves
-from lipgraft.checker.exact import exact_bound
+from lipgraft.checker.certificate import Certificate, Layer, Leaves, Planes
+from lipgraft.checker.exact import exact_bound, show_planes
 from lipgraft.checker.network import Activation, Array, Network, Rejected, need
+from lipgraft.checker.planes import Choice, Reads, lifted, source
 
 
 def judge(
@@ -38,11 +41,11 @@ def _proof(
     refined = refine_layers(certificate, plain)
     unstable = plain.given
     table = certificate.fractions("alpha", unstable)
-    leaves = certificate.leaves(len(rows), len(table), unstable)
+    planes = PlaneSets.of(certificate, refined)
+    leaves = certificate.leaves(len(rows), len(table), unstable, planes.count)
     cover(leaves, len(rows))
     margin = np.empty(len(leaves.row))
-    for forward, own in ((plain, False), (refined, True)):  # CROWN's own slopes belong to the bounds of before
-        members = np.flatnonzero((leaves.alpha >= 0) == own)
+    for members, forward in by_bounds(plain, refined, planes, leaves, np.arange(len(leaves.row))):
         margin[members] = leaf_bounds(forward, rows, offset, table, leaves, members)
     bad = np.flatnonzero(~(margin > 0))
     if len(bad):
@@ -51,12 +54,70 @@ def _proof(
             f"{leaves.row[bad[0]]}, whose bound after rounding is {margin[bad[0]]:.6g}."
         )
     chosen = random.choice(len(leaves.row), min(exact, len(leaves.row)), replace=False)
-    for leaf in chosen:
-        forward = plain if leaves.alpha[leaf] < 0 else refined
-        splits, slopes = leaf_inputs(forward, table, leaves, np.array([leaf]))
-        value = exact_bound(forward, rows[leaves.row[leaf]], offset[leaves.row[leaf]], slopes[0], splits)
-        need(value > 0, f"leaf {leaf} is not proved in exact arithmetic.")
+    for members, forward in by_bounds(plain, refined, planes, leaves, chosen):
+        planes.show(int(leaves.plane[members[0]]), forward)
+        for leaf in members:
+            splits, slopes = leaf_inputs(forward, table, leaves, np.array([leaf]))
+            value = exact_bound(forward, rows[leaves.row[leaf]], offset[leaves.row[leaf]], slopes[0], splits)
+            need(value > 0, f"leaf {leaf} is not proved in exact arithmetic.")
     return len(leaves.row), float(margin.min()), len(chosen)
+
+
+@dataclass(frozen=True)
+class PlaneSets:
+    """The planes of a certificate: `count` sets of them, each above the same neurons. All by activation."""
+
+    count: int
+    reads: dict[int, Reads]
+    planes: dict[int, Planes]
+
+    @classmethod
+    def of(cls, certificate: Certificate, refined: Forward) -> PlaneSets:
+        network, reads, planes = refined.network, {}, {}
+        for number, (v, lines) in enumerate(refined.lines.items()):
+            node, names = network.nodes[v], certificate.plane_sources(number, len(refined.lines))
+            if len(names) == 0:
+                continue
+            need(certificate.speaks_of == "real", "planes are for proofs about real numbers alone.")
+            need(isinstance(node, Activation) and node.slope == 0, f"planes of activation {number} are above no ReLU.")
+            sources = tuple(source(network, int(name), number) for name in names)
+            need(len(set(sources)) == len(sources), f"plane_{number}_source names a source twice.")
+            found = certificate.planes(number, node.size, sum(network.nodes[i].size for i in sources))
+            place = np.searchsorted(lines.index, found.neuron)
+            listed = np.isin(found.neuron, lines.index)
+            need(bool(listed.all()), f"a neuron of activation {number} with a plane is not listed as unstable.")
+            reads[v], planes[v] = Reads.of(refined, v, place, sources), found
+        counts = {len(found.share) for found in planes.values()}
+        need(len(counts) < 2, "activations have different numbers of planes.")
+        return cls(max(counts, default=0), reads, planes)
+
+    def choices(self, number: int) -> dict[int, Choice]:
+        """Of one set."""
+        out = {}
+        for v, found in self.planes.items():
+            parts = found.share[number], found.low[number], found.high[number]
+            out[v] = Choice(*(part / float(np.iinfo(part.dtype).max) for part in parts))
+        return out
+
+    def lifted(self, number: int, forward: Forward) -> Forward:
+        """The bounds with one set of planes; without any for -1."""
+        return forward if number < 0 else lifted(forward, self.reads, self.choices(number))
+
+    def show(self, number: int, forward: Forward) -> None:
+        """That the planes of a set are right, in exact arithmetic. forward: with them."""
+        for v, choice in ({} if number < 0 else self.choices(number)).items():
+            show_planes(self.reads[v], choice, forward.planes[v])
+
+
+def by_bounds(
+    plain: Forward, refined: Forward, planes: PlaneSets, leaves: Leaves, members: Array
+) -> Iterator[tuple[Array, Forward]]:
+    """Leaves that rest on the same bounds, and these. CROWN's own slopes belong to the bounds before refinement."""
+    own = leaves.alpha[members] >= 0
+    if not own.all():
+        yield members[~own], plain
+    for number in np.unique(leaves.plane[members[own]]):
+        yield members[own & (leaves.plane[members] == number)], planes.lifted(int(number), refined)
 
 
 def bound_layers(certificate: Certificate, network: Network) -> Forward:

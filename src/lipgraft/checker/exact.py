@@ -11,8 +11,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from lipgraft.checker.bounds import Forward, Lines, Splits
+from lipgraft.checker.bounds import Above, Forward, Lines, Splits
 from lipgraft.checker.network import Array, Node, Weighted, need
+from lipgraft.checker.planes import Choice, Reads
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,11 @@ def exact_bound(forward: Forward, row: Array, offset: float, slopes: Array, spli
         if rho is not None:
             constant = constant + Dyadic(-abs(rows.whole), rows.power).dot(Dyadic.of(rho))
         if v in forward.lines:
-            parts, more = _through(forward.lines[v], rows, slopes, splits)
+            lines = forward.lines[v]
+            if v in forward.planes:
+                rows, more = _lifted(lines, forward.planes[v], rows, splits, pending)
+                constant = constant + more
+            parts, more = _through(lines, rows, slopes, splits)
         else:
             parts = _back(node, rows)
             more = Dyadic.of(np.zeros(())) if node.bias is None else rows.dot(Dyadic.of(node.bias))
@@ -75,6 +80,46 @@ def _back(node: Node, rows: Dyadic) -> list[Dyadic]:
         weight = Dyadic.of(node.weight)
         node, power = replace(node, weight=weight.whole), power + weight.power
     return [Dyadic(part[0], power) for part in node.back(rows.whole[None])]
+
+
+def _lifted(
+    lines: Lines, above: Above, rows: Dyadic, splits: Splits, pending: dict[int, Dyadic]
+) -> tuple[Dyadic, Dyadic]:
+    """As `Forward._lifted`."""
+    columns = lines.index[above.place]
+    used = (rows.whole[columns] < 0) & ~np.isin(above.place + lines.first, splits.neuron)
+    negative, left = rows.whole[columns[used]], rows.whole.copy()
+    left[columns[used]] = 0
+    for source, slope in above.slope.items():
+        more = Dyadic(np.zeros(slope.shape[1], object), 0)
+        for coefficient, row in zip(negative, slope[used], strict=True):
+            part, at = np.zeros(len(row), object), np.flatnonzero(row)
+            found = Dyadic.of(row[at])
+            part[at] = found.whole * coefficient
+            more = more + Dyadic(part, rows.power + found.power)
+        pending[source] = pending[source] + more if source in pending else more
+    constant = Dyadic(negative, rows.power).dot(Dyadic.of(above.const[used]))
+    return Dyadic(left, rows.power), constant
+
+
+def show_planes(reads: Reads, choice: Choice, above: Above) -> None:
+    """That planes lie above their neurons, by the bounds, weights and errors shown in double precision."""
+    slopes = np.concatenate(list(above.slope.values()), axis=1)
+    numbers = choice.low, choice.high, reads.bias, reads.error, reads.lower, reads.upper, above.const
+    for j in range(len(reads.place)):
+        p, q, bias, error, lower, upper, const = (Fraction(float(part[j])) for part in numbers)
+        at = np.flatnonzero((reads.weight[j] != 0) | (slopes[j] != 0))
+        row = reads.weight[j, at], slopes[j, at], reads.low[at], reads.high[at]
+        below = p * (bias - lower + error) + _most(p, *row)
+        over = (1 - q) * bias + q * (upper + error) + _most(1 - q, *row)
+        need(const >= max(below, over) + error, "a plane above a neuron is not right in exact arithmetic.")
+
+
+def _most(times: Fraction, weight: Array, slope: Array, low: Array, high: Array) -> Fraction:
+    """The largest value of (times weight - slope) . x over the intervals. times: a sum of doubles."""
+    factor = Dyadic(np.array(times.numerator, object), 1 - times.denominator.bit_length())
+    rows = Dyadic.of(weight).times(factor) + Dyadic.of(-slope)
+    return rows.dot(Dyadic.of(np.where(rows.whole > 0, high, low))).fraction()
 
 
 def _through(lines: Lines, rows: Dyadic, slopes: Array, splits: Splits) -> tuple[list[Dyadic], Dyadic]:

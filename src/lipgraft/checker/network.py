@@ -75,6 +75,12 @@ class Activation(Node):
 
     slope: float = 0.0
 
+    def image(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """Of intervals, rounded outward."""
+        ends = ((low, -np.inf), (high, 0.0))
+        left = [np.nextafter(self.slope * end, to) if self.slope else 0 * end for end, to in ends]
+        return np.where(low >= 0, low, left[0]), np.where(high >= 0, high, left[1])
+
 
 @dataclass(frozen=True)
 class Sum(Node):

@@ -19,7 +19,7 @@ from lipgraft.network import Network
 from lipgraft.verification import Certificate
 
 NETWORK = "network.onnx"
-VERSION = 1
+VERSION, WITH_PLANES = 1, 2  # of the format: older checkers read what has no planes
 
 
 class CertificateFolder:
@@ -67,7 +67,8 @@ class CertificateFolder:
 
 
 def _write(path: Path, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> int:
-    text = json.dumps({**meta, "version": VERSION}, sort_keys=True).encode()
+    version = WITH_PLANES if "leaf_plane" in arrays else VERSION
+    text = json.dumps({**meta, "version": version}, sort_keys=True).encode()
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, meta=np.frombuffer(text, np.uint8), **arrays)
     content = buffer.getvalue()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,8 +20,9 @@ from lipgraft.bounds.layout import Layout
 from lipgraft.bounds.refine import Improved
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.box import Box
-from lipgraft.network.graph import Network, Planar
+from lipgraft.network.graph import Affine, Network, Planar, Scale
 from lipgraft.verification.branch_and_bound.images import Images
+from lipgraft.verification.branch_and_bound.planes import Group
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 Array = np.ndarray
@@ -45,10 +47,11 @@ class Certificate:
 
 @dataclass(frozen=True, eq=False)
 class _Leaves:
-    """Some proved subproblems of one image, on the CPU."""
+    """Some proved subproblems of one image, on the CPU. plane: which of the draft's planes each has, or -1."""
 
     target: Array
     code: Array
+    plane: Array
     depth: Array
     neuron: Array
     sign: Array
@@ -58,7 +61,7 @@ class _Leaves:
 @dataclass(eq=False)
 class _Draft:
     """unstable: flat places of the neurons that CROWN leaves unstable, with their bounds; open: of those that have
-    lines to choose in branch and bound, in the order of the leaves' codes.
+    lines to choose in branch and bound, in the order of the leaves' codes; planes: all that some leaf rests on.
     """
 
     unstable: Array
@@ -66,6 +69,14 @@ class _Draft:
     open: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     refined: list[dict[str, Array]] = field(default_factory=list)
     leaves: list[_Leaves] = field(default_factory=list)
+    planes: list[Group] = field(default_factory=list)
+
+    def number(self, group: Group) -> int:
+        """Of a margin's planes among all. When they are fitted anew, they are others."""
+        known = next((k for k, have in enumerate(self.planes) if have is group), len(self.planes))
+        if known == len(self.planes):
+            self.planes.append(group)
+        return known
 
 
 class Drafts:
@@ -90,6 +101,15 @@ class Drafts:
         kinds = len(slopes) == sum(1 for _ in network.activations())
         held = all(slope >= 0 and float(np.float32(slope)) == slope for slope in slopes)
         return kinds and held and all(i in places for i, _ in network.activations())
+
+    @cached_property
+    def takes_planes(self) -> bool:
+        """Whether the checker's bounds of what neurons read are as good as the verifier's.
+
+        Not where two activations read the same node: one may have grafted a neuron, and gain by what the other needs.
+        """
+        read = [node.inputs[0] for _, node in self.network.activations()]
+        return len(set(read)) == len(read)
 
     def begin(self, images: Sequence[int], prepared: Prepared, dtype: torch.dtype) -> None:
         """CROWN's bounds of the neurons of these images, which are numbers of this type."""
@@ -138,11 +158,14 @@ class Drafts:
         order = torch.argsort(sub.image, stable=True)
         places, counts = torch.unique_consecutive(sub.image[order], return_counts=True)
         sorted_ = sub.at(order)
+        groups = [] if images.planes is None else images.planes.members
+        none = torch.zeros_like(sorted_.image)
         columns = [
             t.cpu().numpy()
             for t in (
                 sorted_.target,
                 coded(sorted_.alpha),
+                none if images.planes is None else images.planes.number[sorted_.image, sorted_.target],
                 sorted_.depth,
                 sorted_.neuron,
                 sorted_.sign.to(torch.int8),
@@ -155,12 +178,14 @@ class Drafts:
             mine = images.bounds.open[place].cpu().numpy()
             draft.open = mine[mine < images.layout.size]
             end = first + count
-            target, code, depth, neuron, sign, beta = (column[first:end] for column in columns)
+            target, code, plane, depth, neuron, sign, beta = (column[first:end] for column in columns)
+            moved = {int(g): draft.number(groups[g]) if g < len(groups) else -1 for g in np.unique(plane)}
             deepest = int(depth.max())
             draft.leaves.append(
                 _Leaves(
                     target,
                     code[:, : len(draft.open)],
+                    np.array([moved[int(g)] for g in plane]),
                     depth,
                     neuron[:, :deepest],
                     sign[:, :deepest],
@@ -189,6 +214,8 @@ class Drafts:
         self._refined(draft, layers, number, arrays)
         label = int(self.y[image])
         self._leaves(draft, label, number, arrays)
+        if draft.planes:
+            self._planes(draft.planes, arrays)
         return Certificate(arrays, label, self.speaks_of, self.network)
 
     def counterexample(self, image: int, point: Tensor) -> Certificate:
@@ -227,12 +254,53 @@ class Drafts:
         targets = np.concatenate(target)
         arrays["leaf_row"] = (targets - (targets > label)).astype(np.int32)
         arrays["leaf_alpha"] = np.concatenate([np.full(len(rest), -1), np.arange(len(table))]).astype(np.int32)
+        if draft.planes:
+            planes = [np.full(len(rest), -1), *(part.plane for part in draft.leaves)]
+            arrays["leaf_plane"] = np.concatenate(planes).astype(np.int32)
         arrays["leaf_depth"] = np.concatenate(depth).astype(np.int32)
         paths = [split[r] for split, r in zip(splits, real, strict=True)]
         arrays["leaf_split"] = np.concatenate([none, *paths]).astype(np.int32)
         betas = [part.beta[r] for part, r in zip(draft.leaves, real, strict=True)]
         arrays["leaf_beta"] = np.concatenate([none, *betas])
         arrays["alpha"] = _spread(table, open_, number, len(draft.unstable))
+
+    def _planes(self, groups: list[Group], arrays: dict[str, Array]) -> None:
+        """All of one image, above the same neurons, which read the same."""
+        layout, numbers = self.layout, list(self.layout.places)
+        for k, i in enumerate(numbers):
+            if i not in groups[0].reads:
+                continue
+            read, sizes = groups[0].reads[i], list(groups[0].reads[i].sources.values())
+            low, high, share = (
+                torch.cat([getattr(group.choice[i], name) for group in groups]).cpu().numpy().astype(np.uint16)
+                for name in ("low", "high", "share")
+            )
+            dense = np.zeros((*share.shape[:2], sum(sizes)), np.uint16)
+            np.put_along_axis(dense, np.broadcast_to(read.index.cpu().numpy(), share.shape), share, 2)
+            names, parts = [], []
+            for j, part in zip(read.sources, np.split(dense, np.cumsum(sizes)[:-1], 2), strict=True):
+                if j == layout.path.root:
+                    names.append(-1)
+                    parts.append(np.stack([self._at_input(one) for one in part]))
+                else:
+                    lined = layout.activation(j).graft is not None
+                    names.append(-2 - numbers.index(j) if lined else numbers.index(j))
+                    parts.append(part)
+            arrays[f"plane_{k}_neuron"] = read.column[0].cpu().numpy().astype(np.int32)
+            arrays[f"plane_{k}_source"] = np.array(names, np.int32)
+            arrays[f"plane_{k}_share"] = np.concatenate(parts, 2)
+            arrays[f"plane_{k}_low"], arrays[f"plane_{k}_high"] = low, high
+
+    def _at_input(self, codes: Array) -> Array:
+        """Codes of values of the input-like root, (P, n), as those of the input: the same, in other places."""
+        network, root = self.network, self.layout.path.root
+        rows = torch.from_numpy(codes.astype(np.float64)).view(1, 1, len(codes), *network.nodes[root].shape)
+        for i in range(root, 0, -1):
+            node = network.nodes[i]
+            assert isinstance(node, Affine)
+            if not isinstance(node, Scale):
+                rows = node.transpose(rows, network.nodes[node.inputs[0]].shape, {})
+        return rows.reshape(len(codes), -1).numpy().astype(codes.dtype)
 
 
 def _joined(parts: list[dict[str, Array]], name: str) -> Array:

@@ -109,7 +109,9 @@ class Lifting:
         held = bounds if proof is None else proof
         groups: list[Group] = []
         for pair, sub in hard.items():
-            groups.append(Group.of(held, *pair, step.costly(sub), bounds.lower.dtype, known.get(pair)))
+            # In a certificate all planes of an image are above the same neurons.
+            neurons = step.costly(sub) if self.job.ledger.drafts is None else held.open[pair[0]]
+            groups.append(Group.of(held, *pair, neurons, bounds.lower.dtype, known.get(pair)))
             if not fits([*kept, *groups], batch, bounds.lower.device):
                 groups.pop()
                 if self.next_round is not None:

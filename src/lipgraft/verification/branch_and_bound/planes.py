@@ -21,6 +21,7 @@ FEW, MANY = 12, 64  # margins with planes at a time, at most: on a CPU, and on a
 MEMORY = 0.45  # of what is free, for planes
 SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it, and of a value that a neuron reads
 COPIES = 8  # bytes of a slope in every block of subproblems that are bounded
+CODES = 65535  # 16 bits: with 8, planes that are chords would lose a tenth of what is left to prove
 LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.1, 0.1, 0.05, 0.985
 
 Planes = dict[int, Plane]
@@ -34,7 +35,8 @@ Bound = Callable[[Subproblems, Planes, Grouped], LowerBound]
 class Group:
     """The planes of one margin. image: by its place in the search; target: the class; reads, choice: by activation.
 
-    reads: as proofs see them; choice: of the search's type.
+    reads: as proofs see them; choice: chords of the search's type, or what was fitted, in whole numbers of CODES. Every
+    choice is sound, and a certificate has these numbers.
     """
 
     image: int
@@ -64,7 +66,8 @@ class Group:
         choice = {i: read.chord(held).to(dtype) for i, read in reads.items()}
         if known is not None:
             for i in choice.keys() & known.choice.keys():
-                choice[i] = choice[i].over(reads[i].column[0], known.choice[i], known.reads[i].column[0])
+                seen = _numbers(known.choice[i], dtype)
+                choice[i] = choice[i].over(reads[i].column[0], seen, known.reads[i].column[0])
         return Group(image, target, reads, choice)
 
     @property
@@ -100,7 +103,7 @@ def fit(
     reads = {i: read.to(dtype) for i, read in _reads(groups).items()}
     first = best = torch.full((len(groups),), -torch.inf, device=device)
     free = [sub.alpha, sub.beta]
-    for choice in _choices(groups, reads).values():
+    for choice in _choices(groups, reads, dtype).values():
         free += [choice.share, choice.low, choice.high]
     chosen = free[2:]
     climbs = [Adam(part) for part in free]
@@ -124,7 +127,7 @@ def fit(
             for part, rate, climb, slope in zip(free, rates, climbs, gradient, strict=True)
         ]
         free = [part.clamp(min=0) if k == 1 else part.clamp(0, 1) for k, part in enumerate(moved)]
-    found = _triples(reads, chosen)
+    found = _triples(reads, [(part * CODES).round().int() for part in chosen])
     return [
         replace(group, choice={i: found[i].one(g, *read.index.shape[1:]) for i, read in group.reads.items()})
         for g, (group, gained) in enumerate(zip(groups, (best > first).tolist(), strict=True))
@@ -151,9 +154,9 @@ class UpperPlanes:
             number[group.image, group.target] = place
         held = bounds if proof is None else proof
         reads = _reads(members)
-        choices = _choices(members, reads)
         dtype = held.lower.dtype
-        exact = {i: read.to(dtype).plane(held, choices[i].to(dtype)) for i, read in reads.items()}
+        choices = _choices(members, reads, dtype)
+        exact = {i: read.to(dtype).plane(held, choices[i]) for i, read in reads.items()}
         return UpperPlanes(members, {i: plane.to(bounds.lower.dtype) for i, plane in exact.items()}, exact, number)
 
     def grouped(self, image: Tensor, target: Tensor) -> Grouped:
@@ -171,13 +174,21 @@ def _reads(groups: Sequence[Group]) -> dict[int, Reads]:
     return out
 
 
-def _choices(groups: Sequence[Group], reads: dict[int, Reads]) -> dict[int, Choice]:
+def _choices(groups: Sequence[Group], reads: dict[int, Reads], dtype: torch.dtype) -> dict[int, Choice]:
     out: dict[int, Choice] = {}
     for i in reads:
         some = next(group.choice[i] for group in groups if i in group.choice)
         none = some.one(0, 0, some.share.shape[2])
-        out[i] = Choice.cat([group.choice.get(i, none) for group in groups])
+        out[i] = Choice.cat([_numbers(group.choice.get(i, none), dtype) for group in groups])
     return out
+
+
+def _numbers(choice: Choice, dtype: torch.dtype) -> Choice:
+    """The numbers of a choice that may be in codes."""
+    found = choice.to(dtype)
+    if choice.share.is_floating_point():
+        return found
+    return Choice(found.share / CODES, found.low / CODES, found.high / CODES)
 
 
 def _triples(reads: dict[int, Reads], parts: list[Tensor]) -> dict[int, Choice]:

@@ -204,7 +204,8 @@ class BranchAndBound:
     def _lift(self) -> None:
         """Planes above neurons, for images that prove hard; fitted anew as their trees grow."""
         settings, drafts = self.job.settings.branch, self.job.ledger.drafts
-        if settings.plane_steps == 0 or drafts is not None or self.images.bounds.errors:
+        room = drafts is None or drafts.takes_planes
+        if settings.plane_steps == 0 or not room or self.images.bounds.errors:
             return
         margins = self.lifting.due(self.number, self.stopped, self.rounds, self.pool, self._cost)
 
