@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,17 +75,20 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def imports(file: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imports(file: Path) -> list[tuple[str, int]]:
     """(dotted module, line) of everything that a file imports; names out of a package count as its modules."""
+    found = []
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno} is a relative import"
             assert node.module is not None
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
-            yield ast.unparse(node.args[0]).strip("'"), node.lineno
+            found.append((ast.unparse(node.args[0]).strip("'"), node.lineno))
+    return found
 
 
 def test_every_room_has_its_place_in_the_order() -> None:
