@@ -129,7 +129,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, V
     """Images that take some hundred subproblems, and whose planes are fitted anew however few of them are open."""
     folder = tmp_path_factory.mktemp("windows")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lifting, "MANY_OPEN", 1)
+        patch.setattr(lifting, "MANY", 1)
         return folder, write("windows", folder, EAGER)
 
 

@@ -163,13 +163,6 @@ class Step:
         found = self._optimised(self.lower_bound(leaves), leaves, self.settings.branch.leaf_iterations, late)
         return replace(leaves, bound=found.bound, alpha=found.alpha, beta=found.beta)
 
-    def costly(self, sub: Subproblems) -> Tensor:
-        """The neurons whose chords make up nearly all that chords cost subproblems of one image: (K,), in order."""
-        function = self.lower_bound(sub)
-        cost, order = scores(function, sub, intercept).clamp(min=0).sum(0).sort(descending=True)
-        needed = cost.cumsum(0) - cost < (1 - SPARED) * cost.sum()
-        return function.open[0, order[needed]].sort().values
-
     def _optimised(self, function: LowerBound, sub: Subproblems, iterations: int, late: Late = never) -> Optimised:
         settings = self.settings.branch
         steps = AlphaSettings(iterations, settings.lr_alpha, self.settings.optimise.decay)
@@ -227,6 +220,13 @@ def scores(function: Splittable, parents: Subproblems, score: Score) -> Tensor:
     """The scores of the open neurons of subproblems, -inf for those that cannot be split: (B, U)."""
     found = score(known(function, function.coefficients(parents.alpha, parents.beta)))
     return torch.where(function.free, torch.nan_to_num(found, nan=0.0), -torch.inf)
+
+
+def costly(function: Splittable, sub: Subproblems) -> Tensor:
+    """The neurons whose chords make up nearly all that chords cost subproblems of one image: (K,), in order."""
+    cost, order = scores(function, sub, intercept).clamp(min=0).sum(0).sort(descending=True)
+    needed = cost.cumsum(0) - cost < (1 - SPARED) * cost.sum()
+    return function.open[0, order[needed]].sort().values
 
 
 def curve_scores(function: LowerBound, parents: Subproblems, score: Score) -> Tensor:

@@ -210,7 +210,7 @@ class BranchAndBound:
         margins = self.lifting.due(self.number, self.stopped, self.rounds, self.pool, self._cost)
 
         def lift(late: Late) -> list[int]:
-            planes, lifted = self.lifting.fitted(self.step, self.pool, margins, self.stopped, 2 * self.parents)
+            planes, lifted = self.lifting.fitted(self.images, self.pool, margins, self.stopped, 2 * self.parents)
             if planes is not None:
                 self.images = self.step.images = replace(self.images, planes=planes)
                 self.replayed.forget()
