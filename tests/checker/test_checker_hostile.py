@@ -428,7 +428,7 @@ def test_underflow_proves_nothing(
         for k in range(4):
             more |= {f"plane_{k}_neuron": np.array([0], np.int32), f"plane_{k}_source": np.array([k - 1], np.int32)}
             more |= {f"plane_{k}_{name}": np.full((1, 1), share, np.uint8) for name in ("low", "high")}
-            more |= {f"plane_{k}_share": np.full((1, 1, 1), share, np.uint8)}
+            more |= {f"plane_{k}_share": np.full((1, 1, 1), share, np.uint8), f"plane_{k}_used": np.ones((1, 1), int)}
         more |= {"alpha": np.full((1, 4), share, np.uint8), "leaf_alpha": np.zeros(1, np.int32)}
         more |= {"leaf_plane": np.zeros(1, np.int32)}
         assert not forged(out, tmp_path, np.array([0.75]), np.array([1.0]), 0, **more).accepted

@@ -67,7 +67,7 @@ def test_some_leaves_are_proved_by_their_planes_alone(lifted: list[Case], tmp_pa
 def test_planes_in_two_bytes_are_the_same_as_in_one(lifted: list[Case], tmp_path: Path) -> None:
     """x / 255 = 257 x / 65535."""
     for case in lifted[:4]:
-        names = [name for name in case.arrays if name.startswith("plane") and case.arrays[name].dtype == np.uint8]
+        names = [name for name in case.arrays if name.endswith(("_share", "_low", "_high"))]
         wide = {name: case.arrays[name].astype(np.uint16) * np.uint16(257) for name in names}
         margin, _ = outcome(case, case.arrays, tmp_path)
         assert outcome(case, case.arrays | wide, tmp_path)[0] == pytest.approx(margin)
@@ -138,12 +138,12 @@ def test_constants_are_those_of_the_formula_and_hardly_more(lifted: list[Case]) 
         sets = PlaneSets.of(certificate, refined)
         stages = dict(zip(refined.lines, case.net.stages, strict=True))
         for number in range(sets.count):
-            choices = sets.choices(number)
+            reads, choices = sets.one(number)
             for v, above in sets.lifted(number, refined).planes.items():
                 for j, neuron in enumerate(refined.lines[v].index[above.place]):
                     z = stages[v].z
-                    weight = z.matrix[neuron, : len(sets.reads[v].low)]
-                    exact = formula(sets.reads[v], choices[v], weight, z.offset[neuron], j)
+                    weight = z.matrix[neuron, : len(reads[v].low)]
+                    exact = formula(reads[v], choices[v], weight, z.offset[neuron], j)
                     assert exact < Fraction(float(above.const[j])) < exact + Fraction(1e-9)
                     seen += 1
     assert seen > 50
@@ -246,6 +246,7 @@ MUTATIONS: list[Callable[[Arrays, Random], Arrays]] = [
     lambda a, r: changed(a, some(a, r, "_low"), r, 0, 256, 0.3),
     lambda a, r: changed(a, some(a, r, "_high"), r, 0, 256, 0.3),
     lambda a, r: changed(a, some(a, r, "_neuron"), r, 0, 5),
+    lambda a, r: changed(a, some(a, r, "_used"), r, 0, 2, 0.2),
     lambda a, r: changed(a, some(a, r, "_source"), r, -3, 3),
     lambda a, r: changed(a, "leaf_plane", r, -1, 4, 0.5),
     lambda a, r: changed(a, "leaf_alpha", r, -1, len(a["alpha"])),
@@ -299,6 +300,8 @@ ALWAYS_REJECTED: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
     "no neurons": (lambda a: {n: v for n, v in a.items() if not n.endswith("_neuron") or "refined" in n}, "missing"),
     "a neuron twice": (lambda a: put(a, "_neuron", lambda s: np.append(s, s[-1])), "order"),
     "a neuron that there is not": (lambda a: put(a, "_neuron", lambda s: s + 10_000), "range"),
+    "a plane that is neither there nor not": (lambda a: put(a, "_used", lambda s: s + 1), "range"),
+    "nobody knows who has planes": (lambda a: {n: v for n, v in a.items() if not n.endswith("_used")}, "missing"),
     "the input twice": (lambda a: put(a, "_source", lambda s: np.append(s, -1)), "twice"),
     "a source less": (lambda a: put(a, "_source", lambda s: s[:-1]), "shape|more than the sources"),
     "a source that comes later": (lambda a: put(a, "_source", lambda s: s + 1), "before|range|twice"),
@@ -350,7 +353,7 @@ def test_a_sum_of_two_activations_is_one_source_by_whatever_name(tmp_path: Path)
     arrays |= {name: np.zeros(1, np.int32) for name in ("leaf_row", "leaf_alpha", "leaf_plane", "leaf_depth")}
     for k, layer in enumerate(prover.plain):
         arrays |= {f"unstable_{k}": layer.unstable, f"lower_{k}": layer.lower, f"upper_{k}": layer.upper}
-    arrays |= {"plane_2_neuron": np.zeros(1, np.int32)}
+    arrays |= {"plane_2_neuron": np.zeros(1, np.int32), "plane_2_used": np.ones((1, 1), np.uint8)}
     arrays |= {f"plane_2_{end}": np.zeros((1, 1), np.uint8) for end in ("low", "high")}
     case = Case(net, tmp_path / "net.onnx", digest, arrays)
     for names, reason in (([-2], "not proved"), ([-3], "not proved"), ([0, 1], "not proved"), ([-2, -3], "twice")):
@@ -365,7 +368,7 @@ def test_planes_are_above_relus_alone(tmp_path: Path) -> None:
     neurons = len(case.arrays["unstable_0"])
     forged = {"plane_0_neuron": case.arrays["unstable_0"], "plane_0_source": np.array([-1], np.int32)}
     forged |= {"plane_0_share": np.zeros((1, neurons, 3), np.uint8), "plane_0_low": np.zeros((1, neurons), np.uint8)}
-    forged |= {"plane_0_high": np.zeros((1, neurons), np.uint8)}
+    forged |= {f"plane_0_{name}": np.zeros((1, neurons), np.uint8) for name in ("high", "used")}
     assert "no ReLU" in outcome(case, case.arrays | forged, tmp_path)[1]
 
 

@@ -99,6 +99,7 @@ class Prover:
             if len(layer.unstable) and not self.net.stages[k].left:
                 arrays[f"plane_{k}_neuron"] = layer.unstable.astype(np.int32)
                 arrays[f"plane_{k}_source"] = np.arange(-1, k, dtype=np.int32)
+                arrays[f"plane_{k}_used"] = np.ones((len(self.planes), len(layer.unstable)), np.uint8)
                 for name in ("share", "low", "high"):
                     arrays[f"plane_{k}_{name}"] = np.stack([getattr(some[k], name) for some in self.planes])
         return arrays

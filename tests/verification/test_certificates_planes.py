@@ -14,7 +14,7 @@ from lipgraft.checker import Outcome, check_folder
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.interop import CertificateFolder
 from lipgraft.verification import Verdict, VerifySettings, verify_stream
-from lipgraft.verification.branch_and_bound import lifting
+from lipgraft.verification.branch_and_bound import branching, lifting
 from window_networks import SIZE, module
 
 pytestmark = pytest.mark.xdist_group("certificates with planes")  # one process makes the fixture
@@ -149,6 +149,15 @@ def test_leaves_of_one_margin_rest_on_planes_of_several_fits(windows: tuple[Path
         for row in (0, 1)
     ]
     assert max(len(kinds) for kinds in fits) > 1
+
+
+def test_sets_may_be_above_different_neurons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(branching, "SPARED", 0.3)
+    monkeypatch.setattr(lifting, "MANY", 1)
+    verdicts = write("windows", tmp_path, EAGER)
+    agree(tmp_path, verdicts)
+    used = [array for v in lifted(verdicts).values() for name, array in arrays(v).items() if name.endswith("_used")]
+    assert any((array.sum(1) < array.shape[1]).any() for array in used)
 
 
 def test_without_their_planes_proofs_do_not_stand(windows: tuple[Path, dict[int, Verdict]], tmp_path: Path) -> None:

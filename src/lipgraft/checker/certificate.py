@@ -63,6 +63,7 @@ class Planes:
     """G sets of planes above P neurons of one activation, in fractions of the type's largest number."""
 
     neuron: Array  # (P,), increasing
+    used: Array  # (G, P), whether a set has a plane above the neuron
     share: Array  # (G, P, values of all sources)
     low: Array  # (G, P)
     high: Array
@@ -204,7 +205,8 @@ class Certificate:
         share = self.fractions(f"plane_{k}_share", len(neuron), values)
         low, high = (self.fractions(f"plane_{k}_{end}", len(neuron)) for end in ("low", "high"))
         need(len(share) == len(low) == len(high), f"the parts of plane_{k} do not fit each other.")
-        return Planes(neuron, share, low, high)
+        used = self.integers(f"plane_{k}_used", low.shape, 0, 1) == 1
+        return Planes(neuron, used, share, low, high)
 
     def leaves(self, rows: int, table: int, unstable: int, planes: int = 0) -> Leaves:
         """planes: how many sets there are."""

@@ -65,7 +65,7 @@ def _proof(
 
 @dataclass(frozen=True)
 class PlaneSets:
-    """The planes of a certificate: `count` sets of them, each above the same neurons. All by activation."""
+    """The planes of a certificate: `count` sets of them, each above some of the neurons. All by activation."""
 
     count: int
     reads: dict[int, Reads]
@@ -91,22 +91,26 @@ class PlaneSets:
         need(len(counts) < 2, "activations have different numbers of planes.")
         return cls(max(counts, default=0), reads, planes)
 
-    def choices(self, number: int) -> dict[int, Choice]:
-        """Of one set."""
-        out = {}
+    def one(self, number: int) -> tuple[dict[int, Reads], dict[int, Choice]]:
+        """One set: what its neurons read, and what is chosen for them."""
+        reads, choices = {}, {}
         for v, found in self.planes.items():
-            parts = found.share[number], found.low[number], found.high[number]
-            out[v] = Choice(*(part / float(np.iinfo(part.dtype).max) for part in parts))
-        return out
+            used = found.used[number]
+            if used.any():
+                parts = (part[number][used] for part in (found.share, found.low, found.high))
+                reads[v] = self.reads[v].at(used)
+                choices[v] = Choice(*(part / float(np.iinfo(part.dtype).max) for part in parts))
+        return reads, choices
 
     def lifted(self, number: int, forward: Forward) -> Forward:
         """The bounds with one set of planes; without any for -1."""
-        return forward if number < 0 else lifted(forward, self.reads, self.choices(number))
+        return forward if number < 0 else lifted(forward, *self.one(number))
 
     def show(self, number: int, forward: Forward) -> None:
         """That the planes of a set are right, in exact arithmetic. forward: with them."""
-        for v, choice in ({} if number < 0 else self.choices(number)).items():
-            show_planes(self.reads[v], choice, forward.planes[v])
+        reads, choices = self.one(number) if number >= 0 else ({}, {})
+        for v, choice in choices.items():
+            show_planes(reads[v], choice, forward.planes[v])
 
 
 def by_bounds(

@@ -18,7 +18,7 @@ gamma_n (1 + p + q) (sum_i |w_i| max|x_i| + |b| + |l| + |u|).
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -76,6 +76,11 @@ class Reads:
             bias,
             forward.error(target, forward.values[target].mag[index]),
         )
+
+    def at(self, some: Array) -> Reads:
+        """Of some of the neurons: (P,), boolean."""
+        names = ("place", "lower", "upper", "weight", "bias", "error")
+        return replace(self, **{name: getattr(self, name)[some] for name in names})
 
     @property
     def terms(self) -> int:

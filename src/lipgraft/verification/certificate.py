@@ -265,31 +265,41 @@ class Drafts:
         arrays["alpha"] = _spread(table, open_, number, len(draft.unstable))
 
     def _planes(self, groups: list[Group], arrays: dict[str, Array]) -> None:
-        """All of one image, above the same neurons, which read the same."""
-        layout, numbers = self.layout, list(self.layout.places)
-        for k, i in enumerate(numbers):
-            if i not in groups[0].reads:
+        """All of one image. They may be above different neurons, of which the file has all, and who has which."""
+        for k, i in enumerate(self.layout.places):
+            some = {g: group.reads[i] for g, group in enumerate(groups) if i in group.reads}
+            if not some:
                 continue
-            read, sizes = groups[0].reads[i], list(groups[0].reads[i].sources.values())
-            low, high, share = (
-                torch.cat([getattr(group.choice[i], name) for group in groups]).cpu().numpy().astype(np.uint16)
-                for name in ("low", "high", "share")
-            )
-            dense = np.zeros((*share.shape[:2], sum(sizes)), np.uint16)
-            np.put_along_axis(dense, np.broadcast_to(read.index.cpu().numpy(), share.shape), share, 2)
-            names, parts = [], []
-            for j, part in zip(read.sources, np.split(dense, np.cumsum(sizes)[:-1], 2), strict=True):
-                if j == layout.path.root:
-                    names.append(-1)
-                    parts.append(np.stack([self._at_input(one) for one in part]))
-                else:
-                    lined = layout.activation(j).graft is not None
-                    names.append(-2 - numbers.index(j) if lined else numbers.index(j))
-                    parts.append(part)
-            arrays[f"plane_{k}_neuron"] = read.column[0].cpu().numpy().astype(np.int32)
-            arrays[f"plane_{k}_source"] = np.array(names, np.int32)
-            arrays[f"plane_{k}_share"] = np.concatenate(parts, 2)
+            columns = {g: read.column[0].cpu().numpy() for g, read in some.items()}
+            neurons = np.unique(np.concatenate(list(columns.values())))
+            sources = next(iter(some.values())).sources
+            shape = len(groups), len(neurons)
+            used, low, high = np.zeros(shape, np.uint8), np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
+            dense = np.zeros((*shape, sum(sources.values())), np.uint16)
+            for g, read in some.items():
+                rows, choice = np.searchsorted(neurons, columns[g]), groups[g].choice[i]
+                part = np.zeros((len(rows), dense.shape[2]), np.uint16)
+                np.put_along_axis(part, read.index[0].cpu().numpy(), _codes(choice.share), 1)
+                used[g, rows], low[g, rows], high[g, rows] = 1, _codes(choice.low), _codes(choice.high)
+                dense[g, rows] = part
+            names, parts = self._sources(sources, dense)
+            arrays[f"plane_{k}_neuron"], arrays[f"plane_{k}_used"] = neurons.astype(np.int32), used
+            arrays[f"plane_{k}_source"], arrays[f"plane_{k}_share"] = names, np.concatenate(parts, 2)
             arrays[f"plane_{k}_low"], arrays[f"plane_{k}_high"] = low, high
+
+    def _sources(self, sources: dict[int, int], dense: Array) -> tuple[Array, list[Array]]:
+        """The names of sources, and their shares out of all, (G, P, values)."""
+        layout, numbers = self.layout, list(self.layout.places)
+        names, parts = [], []
+        for j, part in zip(sources, np.split(dense, np.cumsum(list(sources.values()))[:-1], 2), strict=True):
+            if j == layout.path.root:
+                names.append(-1)
+                parts.append(np.stack([self._at_input(one) for one in part]))
+            else:
+                lined = layout.activation(j).graft is not None
+                names.append(-2 - numbers.index(j) if lined else numbers.index(j))
+                parts.append(part)
+        return np.array(names, np.int32), parts
 
     def _at_input(self, codes: Array) -> Array:
         """Codes of values of the input-like root, (P, n), as those of the input: the same, in other places."""
@@ -301,6 +311,11 @@ class Drafts:
             if not isinstance(node, Scale):
                 rows = node.transpose(rows, network.nodes[node.inputs[0]].shape, {})
         return rows.reshape(len(codes), -1).numpy().astype(codes.dtype)
+
+
+def _codes(numbers: Tensor) -> Array:
+    """Of the choice of one margin's planes, in 16 bits: (1, ...) -> (...)."""
+    return numbers[0].cpu().numpy().astype(np.uint16)
 
 
 def _joined(parts: list[dict[str, Array]], name: str) -> Array:

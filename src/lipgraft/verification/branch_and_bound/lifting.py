@@ -115,9 +115,7 @@ class Lifting:
         hard: list[Subproblems] = []
         for pair in wanted:
             hard.append(pool.spread(*pair, FITTED).unpacked())
-            # In a certificate all planes of an image are above the same neurons.
-            chosen = self.job.ledger.drafts is None
-            neurons = costly(images.lower_bound(hard[-1]), hard[-1]) if chosen else held.open[pair[0]]
+            neurons = costly(images.lower_bound(hard[-1]), hard[-1])
             groups.append(Group.of(held, *pair, neurons, bounds.lower.dtype, known.get(pair)))
             if not fits([*kept, *groups], batch, bounds.lower.device):
                 groups.pop()

@@ -21,7 +21,7 @@ FEW, MANY = 12, 64  # margins with planes at a time, at most: on a CPU, and on a
 MEMORY = 0.45  # of what is free, for planes
 SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it, and of a value that a neuron reads
 COPIES = 8  # bytes of a slope in every block of subproblems that are bounded
-CODES = 65535  # 16 bits: with 8, planes that are chords would lose a tenth of what is left to prove
+CODES = 65535  # 16 bits: with 8, planes that are chords lose up to a seventh of what is left to prove
 LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.1, 0.1, 0.05, 0.985
 
 Planes = dict[int, Plane]
