@@ -100,11 +100,14 @@ LIFTED = {"underflow": 4, "needle_at_the_border": 3, "needle_inside": 4, "needle
 def test_no_proof_is_false_with_planes_above_neurons(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted: list[Group] = []
 
-    def counted(groups: list[Group], *rest: Any) -> list[Group]:
-        fitted.extend(fit(groups, *rest))
+    def kept(groups: list[Group], *rest: Any) -> list[Group]:
+        """Those that gain nothing, too, which a search leaves out."""
+        better = {(group.image, group.target): group for group in fit(groups, *rest)}
+        fitted.extend(better.get((group.image, group.target), group) for group in groups)
         return fitted[-len(groups) :]
 
-    monkeypatch.setattr(lifting, "fit", counted)
+    monkeypatch.setattr(lifting, "fit", kept)
+    monkeypatch.setattr(lifting, "costly", lambda function, _: function.open[0])
     for number in range(0, ROUNDING[name].networks, 5):
         one = rounding_case(name, number)
         assert not false_proofs(one, verdicts(one, with_planes())), (number, [float(margin) for margin in one.margin])

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from lipgraft.cluster.interrupts import Interrupts
+
+
+@pytest.fixture(autouse=True)
+def _usual() -> Iterator[None]:
+    """Python's own handler, whatever cluster other tests have open in this process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
