@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from lipgraft import yaml_text
 from lipgraft.errors import SettingsError
 from lipgraft.settings import MOST_SEED, MOST_THREADS, check_eps, over
 
@@ -120,6 +118,10 @@ def parse_set(pairs: Sequence[str] | None) -> dict[str, Any]:
 
     Names and types are for the settings to check.
     """
+    import yaml
+
+    from lipgraft import yaml_text
+
     settings = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
@@ -185,6 +187,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
 
 def read_yaml(path: Path) -> Mapping[str, Any]:
     """The mapping in a YAML file."""
+    from lipgraft import yaml_text
+
     content = yaml_text.read(path, str(path))
     if not isinstance(content, Mapping):
         raise SettingsError(f"{path} must hold a mapping of settings at its top level.")

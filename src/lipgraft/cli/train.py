@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipgraft import yaml_text
 from lipgraft.cli import names
 from lipgraft.cli.common import (
     DataRootOption,
@@ -119,6 +118,7 @@ def _network(recipe: TrainRecipe, data: Dataset, seed: int) -> nn.Module:
 
 def _write_config(path: Path, recipe: TrainRecipe, seed: int, device: torch.device) -> None:
     """The resolved settings, and where they ran."""
+    from lipgraft import yaml_text
     from lipgraft.runs.provenance import hardware, versions
 
     where = {"versions": versions(), "hardware": hardware(device)}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipgraft import yaml_text
 from lipgraft.cli.cluster import ClusterOption, WorkersOption, check_workers, workers_of
 from lipgraft.cli.common import (
     ArithmeticOption,
@@ -163,6 +162,7 @@ def _write_config(
     run: Path, checkpoint: Path, data: str, eps: float, settings: VerifySettings, device: torch.device
 ) -> None:
     """What the run was started with, for people; the results file itself refuses other settings."""
+    from lipgraft import yaml_text
     from lipgraft.runs.provenance import hardware, versions
 
     file = run / "config.yaml"
