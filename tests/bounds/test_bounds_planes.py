@@ -21,6 +21,7 @@ from lipgraft.bounds.memory import never
 from lipgraft.bounds.planes import Choice, Reads
 from lipgraft.box import Box
 from lipgraft.network import Network, evaluate, trace
+from lipgraft.verification.branch_and_bound import planes
 from lipgraft.verification.branch_and_bound.planes import Group, Planes, UpperPlanes, fit
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from window_networks import boxes, network
@@ -157,6 +158,30 @@ def test_fitted_planes_find_what_no_chord_can() -> None:
     fitted = value(fit([group], bounds, sub, function, 200, never)[0])
     assert chords < -2.9
     assert -2.1 < fitted <= -2.0
+
+
+@pytest.mark.parametrize("case", [0, 2], ids=["convolutions", "residual"])
+def test_where_slopes_are_limited_cheap_layers_get_planes_first_and_wide_chords_of_the_others(
+    case: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, box = cases()[case]
+    bounds = sound_bounds(net, box)
+    whole = Group.of(bounds, 0, 1, bounds.open[0], torch.float64)
+    cost = {i: read.slopes // read.column.shape[1] for i, read in whole.reads.items()}
+    assert cost == {i: Reads.values(bounds.layout, i) for i in cost}
+    dearest = max(whole.reads, key=lambda i: cost[i])
+    limit = whole.slopes - cost[dearest]  # room for all planes but one
+    monkeypatch.setattr(planes, "SLOPES", limit)
+    limited = Group.of(bounds, 0, 1, bounds.open[0], torch.float64)
+    assert list(limited.reads) == list(whole.reads)
+    assert limited.slopes == limit
+    (left_out,) = set(whole.reads[dearest].column[0].tolist()) - set(limited.reads[dearest].column[0].tolist())
+    place = bounds.layout.places[dearest].start
+    lower, upper = (end[0, whole.reads[dearest].column[0] + place] for end in (bounds.lower, bounds.upper))
+    gap = -lower * upper / (upper - lower)
+    assert left_out == int(whole.reads[dearest].column[0, gap.argmin()])
+    monkeypatch.setattr(planes, "SLOPES", 0)
+    assert Group.of(bounds, 0, 1, bounds.open[0], torch.float64).reads == {}
 
 
 @pytest.mark.parametrize("case", [0, 2], ids=["convolutions", "residual"])

@@ -57,6 +57,15 @@ def test_held_out_images_take_the_place_of_the_test_images_and_nothing_else_chan
     assert vars(held) | {"x_test": data.x_test, "y_test": data.y_test} == vars(data)
 
 
+def test_another_number_of_images_may_be_held_out_also_none() -> None:
+    data = tiny()
+    assert [len(part) for part in data.holding_out(1).split()] == [7, 1]
+    assert [len(part) for part in data.holding_out(0).split()] == [8, 0]
+    assert data.holding_out(None) is data
+    with pytest.raises(DataError, match="held out, so there is nothing to measure on"):
+        data.holding_out(0).held_out()
+
+
 def test_too_few_images_to_split_is_an_error() -> None:
     with pytest.raises(DataError, match="too few to hold out 8"):
         tiny(val_size=8).split()
@@ -195,20 +204,22 @@ def test_without_a_network_one_sentence_says_what_to_put_where(root: Path, monke
 # Augmentation
 
 
-def every_crop(x: Tensor, pad: int) -> list[Tensor]:
+def every_crop(x: Tensor, pad: int, mode: str = "constant") -> list[Tensor]:
     """All crops of one padded image (C, H, W), mirrored and not."""
-    c, h, w = x.shape
-    padded = torch.zeros(c, h + 2 * pad, w + 2 * pad)
-    padded[:, pad : pad + h, pad : pad + w] = x
+    _, h, w = x.shape
+    padded = torch.nn.functional.pad(x[None], (pad,) * 4, mode)[0]
     crops = [padded[:, i : i + h, j : j + w] for i in range(2 * pad + 1) for j in range(2 * pad + 1)]
     return crops + [crop.flip(2) for crop in crops]
 
 
-def test_every_augmented_image_is_a_crop_of_its_own_and_every_crop_occurs(generator: torch.Generator) -> None:
+@pytest.mark.parametrize("edge", [False, True])
+def test_every_augmented_image_is_a_crop_of_its_own_and_every_crop_occurs(
+    edge: bool, generator: torch.Generator
+) -> None:
     x = torch.rand(3, 2, 5, 6, generator=generator)
-    many = torch.stack([crop_flip(x, generator, pad=1) for _ in range(300)])
+    many = torch.stack([crop_flip(x, generator, pad=1, edge=edge) for _ in range(300)])
     for i in range(3):
-        crops = torch.stack(every_crop(x[i], 1))
+        crops = torch.stack(every_crop(x[i], 1, "replicate" if edge else "constant"))
         equal = (many[:, i, None] == crops[None]).flatten(2).all(2)  # (300, 18)
         assert bool(equal.any(1).all())
         assert bool(equal.any(0).all())

@@ -123,7 +123,8 @@ def crown_margins(model: nn.Sequential, centre: Tensor, radius: Tensor, y: Tenso
 
 
 def attacked(model: nn.Module, batch: Batch, settings: TrainSettings, seed: int) -> Tensor:
-    """Ascents from random starts in the attack's box, the one with the largest loss for each image."""
+    """Ascents from random starts in the attack's box, for each image the point with the largest loss: of the ends, or
+    of all points on the way."""
     generator, starts = torch.Generator().manual_seed(seed), settings.attack_restarts
     radius = settings.attack_reach * settings.eps * batch.share
     noise = 2 * torch.rand(starts * len(batch.x), *batch.x.shape[1:], generator=generator) - 1
@@ -132,6 +133,7 @@ def attacked(model: nn.Module, batch: Batch, settings: TrainSettings, seed: int)
     for start in noise.chunk(starts):
         x = torch.max(torch.min(batch.x + radius * start, upper), lower)
         for _ in range(settings.attack_steps):
+            found += [x.detach()] if settings.attack_worst else []
             x = x.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(F.cross_entropy(model(x), batch.y, reduction="sum"), x)
             step = (settings.attack_step_size or 2.5 / settings.attack_steps) * radius

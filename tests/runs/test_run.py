@@ -16,12 +16,13 @@ import yaml
 from lipgraft import models
 from lipgraft.cli import main
 from lipgraft.data import images, load
-from lipgraft.errors import CheckpointError, SettingsError
+from lipgraft.errors import CheckpointError, DataError, SettingsError
 from lipgraft.report import RunResults, summary
 from lipgraft.report.experiment import protocol
 from lipgraft.runs import Recipe, certification, collect, load_recipe, report, resolve, run, stages
 from lipgraft.runs.directory import RunDirectory
 from lipgraft.runs.models import Workshop
+from lipgraft.runs.pipeline import held_out_images
 from lipgraft.verification.settings import flat
 
 pytestmark = pytest.mark.xdist_group("run")  # one process makes the fixture, and runs all tests on it
@@ -213,6 +214,29 @@ def test_a_run_begun_before_the_choice_of_images_goes_on(finished: tuple[Path, R
     assert all(heard)
     with pytest.raises(SettingsError, match="measured_on = test, not held-out"):
         run(tiny(measured_on="held-out"), path)
+
+
+def test_measured_are_the_images_that_no_training_sees() -> None:
+    data, recipe = load("digits"), tiny()
+    count = len(data.x_train)
+
+    def first(pretrain: int | None, finetune: int | None) -> int:
+        """The position of the first measured image among the training images."""
+        trained = [
+            replace(m, finetune=m.finetune and replace(m.finetune, held_out=finetune, select="last"))
+            for m in recipe.models
+        ]
+        pretrained = replace(recipe.pretrain, held_out=pretrain, select="last")
+        measured = held_out_images(replace(recipe, pretrain=pretrained, models=tuple(trained)), data)
+        assert torch.equal(measured.x_test, data.x_train[count - len(measured.x_test) :])
+        assert measured.val_size == data.val_size
+        return count - len(measured.x_test)
+
+    assert first(None, None) == count - data.val_size
+    assert first(20, None) == first(None, 20) == first(30, 20) == count - 20
+    assert first(count // 2, None) == count - data.val_size  # lines are fitted to what the data set does not hold out
+    with pytest.raises(DataError, match="nothing to measure on"):
+        first(0, None)
 
 
 def test_held_out_images_are_measured_without_a_look_at_the_test_images(

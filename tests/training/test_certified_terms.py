@@ -43,6 +43,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain, all of eps": {},
     "clean images too": {"clean_share": 0.3},
     "far attack, several starts": {"attack_reach": 2.1, "attack_restarts": 3, "attack_step_size": 0.7},
+    "the worst of all steps": {"attack_worst": True, "attack_steps": 4, "attack_step_size": 1.6, "ibp_share": 0.1},
+    "the worst of all steps and starts": {"attack_worst": True, "attack_restarts": 2, "attack_step_size": 1.6},
     "large share, shrunk": {"ibp_share": 0.6, "small_box": 0.4, "relu_shrink": 0.8},
     "lines folded": {"ibp_share": 0.6, "relu_shrink": 0.8, "fold_lines": True},
 }

@@ -26,6 +26,7 @@ from lipgraft.errors import CheckpointError, NumericalError, SettingsError
 from lipgraft.grafting import apply
 from lipgraft.training import SCHEDULES, TrainSettings, accuracy, interval_accuracy, train
 from lipgraft.training.parameters import weights_of
+from lipgraft.training.prepare import prepare
 
 QUICK = TrainSettings(epochs=3, batch=16, eps=0.03, lr=0.05, schedule="hurry", attack_steps=2)
 
@@ -227,6 +228,17 @@ def test_select_last_keeps_the_last_epoch(digits: Dataset, tmp_path: Path) -> No
     result = train(fresh(), some(digits, 300), settings, run_dir=tmp_path, device="cpu")
     assert result.checkpoint == tmp_path / "checkpoints" / "last.safetensors"
     assert_same_weights(models.load(result.checkpoint), result.model)
+
+
+def test_a_run_may_hold_out_fewer_images_or_none(digits: Dataset) -> None:
+    settings = replace(QUICK, epochs=1, select="last", held_out=0)
+    step = prepare(fresh(), digits, settings, torch.device("cpu"))
+    assert len(step.x) == len(digits.x_train)
+    assert len(prepare(fresh(), digits, replace(settings, held_out=10), torch.device("cpu")).x) == len(step.x) - 10
+    assert "sa" not in train(fresh(), digits, settings, device="cpu").history[-1]
+    assert "sa" in train(fresh(), digits, replace(settings, held_out=10), device="cpu").history[-1]
+    with pytest.raises(SettingsError, match="holds out no images"):
+        train(fresh(), digits, replace(settings, select="best"), device="cpu")
 
 
 def test_without_held_out_images_the_last_epoch_is_the_only_choice(digits: Dataset) -> None:

@@ -23,7 +23,7 @@ from lipgraft.grafting import apply
 from lipgraft.settings import build, to_mapping
 from lipgraft.training import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state
-from lipgraft.training.optimiser import OPTIMISERS, Sgd, clipped
+from lipgraft.training.optimiser import OPTIMISERS, RAdam, Sgd, clipped, rectification
 from lipgraft.training.parameters import weights_of
 from lipgraft.training.prepare import draw_weights, permutation, prepare, seed_for
 from lipgraft.training.pruning import apply_masks, keep_masks
@@ -192,6 +192,22 @@ def test_updates_are_those_of_torch(name: str) -> None:
         optimiser.step(gradients, optimiser.rates([factor])[0], torch.zeros(()))
     for name, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter, named[name])
+
+
+def test_radam_is_torchs_but_for_the_steps_of_plain_momentum() -> None:
+    """Gradients of zero in the first five steps, where torch takes those, make both the same."""
+    model = nn.Linear(3, 2, bias=False)
+    start = model.weight.detach().clone()
+    theirs = nn.Parameter(start.clone())
+    optimiser, reference = RAdam(model, TrainSettings(lr=0.1, weight_decay=0.0)), torch.optim.RAdam([theirs], lr=0.1)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(40):
+        theirs.grad = torch.randn(2, 3, generator=generator) * (step >= 5)
+        optimiser.step((theirs.grad,), optimiser.rates([1.0])[0], torch.zeros(()))
+        reference.step()
+    torch.testing.assert_close(model.weight.detach(), theirs.detach())
+    assert not torch.equal(theirs.detach(), start)
+    assert rectification(torch.tensor([5.0, 1e5])).tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("kind", OPTIMISERS)

@@ -18,6 +18,7 @@ Anderson et al. (2020), which make up the convex hull over the box.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -132,6 +133,14 @@ class Reads:
         return Reads(
             act, where, column[None], real[None], index[None], dense.gather(1, index)[None], const.view(1, -1), sizes
         )
+
+    @staticmethod
+    def values(layout: Layout, act: int) -> int:
+        """How many values the sources of an activation's neurons have; 0 where `of` finds none."""
+        network = layout.network
+        between = _affine_nodes(network, layout.path.root, layout.activation(act).inputs[0]) or set()
+        sources = {k for i in between for k in network.nodes[i].inputs} - between
+        return sum(math.prod(network.nodes[k].shape) for k in sources)
 
     @staticmethod
     def cat(parts: Sequence[Reads]) -> Reads:

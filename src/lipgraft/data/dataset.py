@@ -52,9 +52,15 @@ class Dataset:
         indices = torch.arange(count, device=self.x_train.device)
         return indices[: count - self.val_size], indices[count - self.val_size :]
 
+    def holding_out(self, count: int | None) -> Dataset:
+        """The same data set with so many of its last training images held out; None: as it is."""
+        return self if count is None else replace(self, val_size=count)
+
     def held_out(self) -> Dataset:
         """The same data set with the validation images in place of the test images."""
         _, chosen = self.split()
+        if len(chosen) == 0:
+            raise DataError(f"no training images of {self.name} are held out, so there is nothing to measure on.")
         return replace(self, x_test=self.x_train[chosen], y_test=self.y_train[chosen])
 
     def to(self, device: torch.device | str) -> Dataset:
@@ -78,10 +84,11 @@ def images(x: Tensor) -> Tensor:
     return x.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).div_(255.0)
 
 
-def crop_flip(x: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
-    """A random crop of the zero-padded image, mirrored left to right with probability 1/2; the same shape.
+def crop_flip(x: Tensor, generator: torch.Generator, *, pad: int = 4, edge: bool = False) -> Tensor:
+    """A random crop of the padded image, mirrored left to right with probability 1/2; the same shape.
 
-    x: (B, C, H, W); the generator lives on x's device. Each image has its own shift, in -pad..pad on both axes.
+    x: (B, C, H, W); the generator lives on x's device. Each image has its own shift, in -pad..pad on both axes. edge:
+    what comes into view repeats the nearest pixel; otherwise it is 0.
     """
     batch, _, height, width = x.shape
 
@@ -95,12 +102,16 @@ def crop_flip(x: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
     rows = top + torch.arange(height, device=x.device)  # (B, H), positions in the padded image
     columns = torch.arange(width, device=x.device)
     columns = left + torch.where(flip == 1, width - 1 - columns, columns)  # (B, W)
-    index = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]  # (B, H, W), into the flattened padded image
-    padded = F.pad(x, (pad, pad, pad, pad)).flatten(2)
+    if edge:
+        rows, columns, across = (rows - pad).clamp(0, height - 1), (columns - pad).clamp(0, width - 1), width
+        padded = x.flatten(2)
+    else:
+        padded, across = F.pad(x, (pad, pad, pad, pad)).flatten(2), width + 2 * pad
+    index = rows[:, :, None] * across + columns[:, None, :]  # (B, H, W), into the flattened image
     return padded.gather(2, index.flatten(1)[:, None].expand(-1, x.shape[1], -1)).view_as(x)
 
 
-def unchanged(x: Tensor, generator: torch.Generator, *, pad: int = 0) -> Tensor:
+def unchanged(x: Tensor, generator: torch.Generator, *, pad: int = 0, edge: bool = False) -> Tensor:
     """No augmentation; draws nothing from the generator."""
     return x
 

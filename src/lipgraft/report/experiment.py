@@ -43,6 +43,7 @@ def protocol(run: RunResults) -> dict[str, Any]:
     limits = certify.get("verifier", {}).get("limits", {})
     found: dict[str, Any] = {
         "pretrain epochs": run.settings.get("pretrain", {}).get("epochs"),
+        "training images held out": run.settings.get("pretrain", {}).get("held_out"),
         "attack": _attack(run),
         "measured on": "held-out training images" if held_out(run) else None,
         "certified images": run.counts.get("certified"),

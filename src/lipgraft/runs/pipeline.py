@@ -46,11 +46,18 @@ def run(
     place = torch.device(device)
     directory = RunDirectory(Path(out), announce, None if shared is None else SharedStages(Path(shared)))
     data = datasets.load(recipe.data, root=data_root)
-    data = data.held_out() if recipe.measured_on == HELD_OUT else data
+    data = held_out_images(recipe, data) if recipe.measured_on == HELD_OUT else data
     with held(Path(out)), _threads(recipe.threads):
         directory.begin(recipe, place)
         _run_stages(Workshop(recipe, directory, data.to(place), place, progress), rows, measured)
         return report(out)
+
+
+def held_out_images(recipe: Recipe, data: datasets.Dataset) -> datasets.Dataset:
+    """The data set with training images that no stage of the recipe learns from in place of the test images."""
+    trainings = [recipe.pretrain, *(model.finetune for model in recipe.models if model.finetune is not None)]
+    own = [one.held_out for one in trainings if one.held_out is not None]
+    return data.holding_out(min([data.val_size, *own])).held_out().holding_out(data.val_size)
 
 
 def _run_stages(shop: Workshop, rows: Collection[str] | None, measured: Callable[[ModelRecipe], None]) -> None:

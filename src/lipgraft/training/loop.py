@@ -130,7 +130,7 @@ class _Run:
     ) -> None:
         self.model, self.settings, self.directory, self.seed = model, settings, directory, seed
         self.input_shape = data.input_shape
-        _, held_out = data.split()
+        _, held_out = data.holding_out(settings.held_out).split()
         if settings.select == "best" and len(held_out) == 0:
             raise SettingsError(f"{data.name} holds out no images to choose the best epoch by; set select to last.")
         if settings.init == "ibp" and settings.epochs:

@@ -129,7 +129,32 @@ class Adam(Sgd):
         )
 
 
-OPTIMISERS: dict[str, type[Sgd]] = {"sgd": Sgd, "adam": Adam}
+class RAdam(Adam):
+    """Adam whose steps are short while the mean squared gradient is uncertain (Liu et al., 2020): in the first 2,000.
+
+    In its first five steps, which have no such measure, nothing moves; published are five steps of plain momentum.
+    """
+
+    @torch.no_grad()
+    def step(self, gradients: tuple[Tensor, ...], rates: Tensor, skip: Tensor) -> None:
+        super().step(gradients, rates * rectification(self.count + (1 - skip)), skip)
+
+
+def rectification(count: Tensor) -> Tensor:
+    """The factor of RAdam's update number `count`, from 0 to 1.
+
+    With r = 2 / (1 - b) - 1 and r_t = r - 2 t b^t / (1 - b^t), the root of (r_t - 4) (r_t - 2) r over (r - 4) (r - 2)
+    r_t where r_t > 5, elsewhere 0. In double precision: for small t it is a small difference of large numbers.
+    """
+    t, most = count.double().clamp(min=1.0), 2 / (1 - SQUARE_DECAY) - 1
+    power = SQUARE_DECAY**t
+    length = most - 2 * t * power / (1 - power)
+    known = length.clamp(min=5.0)
+    squared = (known - 4) * (known - 2) * most / ((most - 4) * (most - 2) * known)
+    return torch.where(length > 5, squared.sqrt(), 0.0).to(count.dtype)
+
+
+OPTIMISERS: dict[str, type[Sgd]] = {"sgd": Sgd, "adam": Adam, "radam": RAdam}
 
 
 def clipped(gradients: tuple[Tensor, ...], most: float) -> tuple[Tensor, ...]:

@@ -34,7 +34,7 @@ def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: to
     """The step of a run that starts at the model's present weights. The model is moved to the device."""
     objective, _ = objective_named(settings.objective), schedule_named(settings.schedule)
     processes = Processes.here()
-    train_indices, _ = data.split()
+    train_indices, _ = data.holding_out(settings.held_out).split()
     if settings.batch > len(train_indices):
         raise SettingsError(
             f"a batch of {settings.batch} is larger than the {len(train_indices)} training images of {data.name}; "
@@ -58,7 +58,9 @@ def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: to
     task = Task(model, settings, processes.generator(device), network, memory, normalised)
     keep = keep_masks(model, settings.prune_ratio) if settings.prune == "fixed" and settings.epochs else {}
     apply_masks(model, keep)
-    augment = partial(AUGMENT[data.augment] if settings.augment else unchanged, pad=settings.crop)
+    augment = partial(
+        AUGMENT[data.augment] if settings.augment else unchanged, pad=settings.crop, edge=settings.crop_edge
+    )
     return Step(task, OPTIMISERS[settings.optimiser](model, settings), x, y, augment, keep, processes)
 
 

@@ -42,11 +42,15 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
     )
     prune_ratio: float = setting(0.3, "Share of all convolution and linear weights that pruning sets to 0.")
 
-    optimiser: str = setting("sgd", "sgd, or adam, which keeps its own step sizes.", choices=("sgd", "adam"))
+    optimiser: str = setting(
+        "sgd",
+        "sgd; adam, which keeps its own step sizes; or radam, whose steps also grow over the first 2,000.",
+        choices=("sgd", "adam", "radam"),
+    )
     lr: float = setting(0.1, "Learning rate of the weights.")
     graft_lr: float = setting(0.01, "Learning rate of the slopes and intercepts of grafted neurons.")
     train_grafts: bool = setting(True, "Whether slopes and intercepts of grafted neurons are trained at all.")
-    momentum: float = setting(0.9, "Momentum of SGD; of adam, the decay of its mean gradient.")
+    momentum: float = setting(0.9, "Momentum of SGD; of adam and radam, the decay of the mean gradient.")
     clip: float = setting(
         4.0, "Largest norm of a step's gradient, longer ones are shortened to it (published: none); 0: any length."
     )
@@ -64,8 +68,14 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
         "The model that is kept: best by accuracy under FGSM on the held-out images, or last.",
         choices=("best", "last"),
     )
+    held_out: int | None = setting(
+        None,
+        "Training images that are held out, the last ones; by default the data set's own number. 0: none, and select "
+        "must be last.",
+    )
     augment: bool = setting(True, "Whether the data set's augmentation is applied.")
-    crop: int = setting(4, "Pixels by which that may shift an image; what comes into view is 0.")
+    crop: int = setting(4, "Pixels by which that may shift an image.")
+    crop_edge: bool = setting(False, "Whether what comes into view then repeats the image's edge; otherwise it is 0.")
     capture: bool = setting(True, "Capture the step as a CUDA graph and replay it; a CPU runs it plainly.")
     checkpoint_every: int = setting(1, "Epochs between two checkpoints to resume from.")
     tensorboard: bool = setting(False, "Also write the metrics for TensorBoard (needs the package tensorboard).")
@@ -82,6 +92,8 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
             check(name, getattr(self, name), getattr(self, name) >= 0, "a whole number >= 0")
         if self.average_from is not None:
             check("average_from", self.average_from, self.average_from >= 0, "a whole number >= 0")
+        if self.held_out is not None:
+            check("held_out", self.held_out, self.held_out >= 0, "a whole number >= 0")
         for name in ("batch", "checkpoint_every", "average_every"):
             check(name, getattr(self, name), getattr(self, name) >= 1, "a whole number >= 1")
 
@@ -95,7 +107,7 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
 LATER = (
     *("init", "ramp_from", "ramp_epochs", "optimiser", "lr_drop", "average_from", "average_every", "crop"),
     *("clean_share", "attack_reach", "attack_restarts", "ibp_share", "small_box", "relu_shrink", "ibp_reg"),
-    "fold_lines",
+    *("fold_lines", "attack_worst", "crop_edge", "held_out"),
 )
 """Settings that older versions did not have; their defaults are what those versions did."""
 

@@ -29,6 +29,9 @@ class CertifiedSettings(AttackSettings):
         1.0, "Radius of the attack in mtl-ibp, cc-ibp, exp-ibp and sabr, as a multiple of eps; it is raised as eps is."
     )
     attack_restarts: int = setting(1, "Random starts of that attack, the worst of which counts for each image.")
+    attack_worst: bool = setting(
+        False, "Whether the worst point of all its steps counts, as published; otherwise the last one of each start."
+    )
     fold_lines: bool = setting(False, "Bound linear layers and margins through grafted neurons in one affine step.")
 
     def __post_init__(self) -> None:
@@ -70,18 +73,48 @@ def reach(task: Task, batch: Batch) -> float | Tensor:
 
 
 def attacked(task: Task, batch: Batch, network: Network) -> Tensor:
-    """The end of an ascent of cross-entropy from a random start, for each image the worst of all starts."""
+    """The end of an ascent of cross-entropy from a random start, for each image the worst of all starts.
+
+    With `attack_worst` the worst point on the way, the end included.
+    """
     settings, radius = task.own(CertifiedSettings), reach(task, batch)
-    starts = settings.attack_restarts
+    starts, images = settings.attack_restarts, len(batch.x)
     x, y = torch.cat([batch.x] * starts), batch.y.repeat(starts)
     lower, upper = pixel_box(x, radius)
     start = random_start(x, radius, lower, upper, task.generator)
     steps = pgd_steps(settings.attack_steps, settings.attack_step_size)
-    forward = partial(value, network)
-    end, _ = ascend(forward, start, lower, upper, lambda logits: cross_entropy(logits, y), eps=radius, steps=steps)
-    if starts == 1:
+    forward, kept = partial(value, network), _Worst(y)
+    end, _ = ascend(
+        forward,
+        start,
+        lower,
+        upper,
+        lambda logits: cross_entropy(logits, y),
+        eps=radius,
+        steps=steps,
+        visit=kept.see if settings.attack_worst else None,
+    )
+    if starts == 1 and not settings.attack_worst:
         return end
     with torch.no_grad():
-        worst = cross_entropy(forward(end), y).view(starts, -1).argmax(0)
-    place = worst * len(batch.x) + torch.arange(len(batch.x), device=end.device)
-    return torch.empty_like(batch.x).copy_(end.index_select(0, place))  # in the memory layout of the images
+        kept.see(end, forward(end))
+    worst = kept.loss.view(starts, -1).argmax(0) * images + torch.arange(images, device=end.device)
+    return torch.empty_like(batch.x).copy_(kept.point.index_select(0, worst))  # in the memory layout of the images
+
+
+class _Worst:
+    """Of the points seen, the one with the largest cross-entropy in each row, and that loss."""
+
+    def __init__(self, y: Tensor) -> None:
+        self.y = y
+        self.loss, self.point = torch.empty(0), torch.empty(0)
+
+    @torch.no_grad()
+    def see(self, x: Tensor, logits: Tensor) -> None:
+        loss = cross_entropy(logits, self.y)
+        if len(self.loss) == 0:
+            self.loss, self.point = loss, x.detach()
+            return
+        more = loss > self.loss
+        self.point = torch.where(more.view(-1, *[1] * (x.ndim - 1)), x, self.point)
+        self.loss = torch.maximum(loss, self.loss)

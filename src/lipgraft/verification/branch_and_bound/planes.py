@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +17,7 @@ from lipgraft.cuda_graph import repeated
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 SLOPES = 2**25  # of the planes of a margin, at most
+ROWS = 2**27  # numbers in the rows from which what neurons read is taken, at most
 FEW, MANY = 12, 64  # margins with planes at a time, at most: on a CPU, and on a GPU
 MEMORY = 0.45  # of what is free, for planes
 SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it, and of a value that a neuron reads
@@ -59,14 +59,15 @@ class Group:
         layout = held.layout
         reads: dict[int, Reads] = {}
         left = SLOPES
-        for i, place in layout.places.items():
-            column = neurons[(neurons >= place.start) & (neurons < place.stop)] - place.start
-            slopes = len(column) * max(math.prod(node.shape) for node in layout.network.nodes[:i])
-            if len(column) == 0 or slopes > left or layout.activation(i).curve.slopes != (0.0, 1.0):
-                continue
-            found = Reads.of(layout, i, image, column)
+        sizes = {i: Reads.values(layout, i) for i in layout.places if layout.activation(i).curve.slopes == (0.0, 1.0)}
+        for i in sorted((i for i in sizes if sizes[i]), key=lambda i: sizes[i]):  # the cheapest first
+            place = layout.places[i]
+            mine = neurons[(neurons >= place.start) & (neurons < place.stop)]
+            mine = _widest(held, image, mine, min(left // sizes[i], ROWS // (place.stop - place.start)))
+            found = Reads.of(layout, i, image, mine - place.start) if len(mine) else None
             if found is not None:
-                reads[i], left = found, left - slopes
+                reads[i], left = found, left - found.slopes
+        reads = dict(sorted(reads.items()))
         choice = {i: read.chord(held).to(dtype) for i, read in reads.items()}
         if known is not None:
             for i in choice.keys() & known.choice.keys():
@@ -83,6 +84,15 @@ class Group:
     def values(self) -> int:
         """That its neurons read."""
         return sum(read.index.numel() for read in self.reads.values())
+
+
+def _widest(held: NeuronBounds, image: int, neurons: Tensor, most: int) -> Tensor:
+    """Of neurons, (K,), in order, those whose chords are furthest above their kinks: `most` at most, in order."""
+    if len(neurons) <= most:
+        return neurons
+    lower, upper = held.lower[image, neurons], held.upper[image, neurons]
+    gap = -lower * upper / (upper - lower).clamp(min=torch.finfo(upper.dtype).tiny)
+    return neurons[gap.topk(most).indices.sort().values]
 
 
 def fits(groups: Sequence[Group], batch: int, device: torch.device) -> bool:
