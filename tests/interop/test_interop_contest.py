@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +19,7 @@ from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
 from lipgraft.cli import app
 from lipgraft.errors import SettingsError
 from lipgraft.interop import InstanceResult, verify_instances
+from lipgraft.report.contest import figures, joined
 from lipgraft.report.scoreboard import best_tool, cactus, scoreboard_page
 
 SCRIPTS = Path(__file__).parents[2] / "vnncomp"
@@ -78,8 +81,8 @@ def test_answers_are_compared_with_what_the_others_agree_on(tmp_path: Path) -> N
     [row] = bench_vnncomp(find_benchmarks(folder), tmp_path / "out", published=read_published(results), limits=(60.0,))
     assert [one["status"] for one in row["results"]] == ["sat", "unsat", "unsat", "sat"]
     assert [one["truth"] for one in row["results"]] == ["sat", "unsat", "sat", "disputed"]
-    figures = {key: row[key] for key in ("instances", "here", "asked", "solved", "wrong", "disputed")}
-    assert figures == {"instances": 5, "here": 4, "asked": 4, "solved": 4, "wrong": 1, "disputed": 1}
+    counts = {key: row[key] for key in ("instances", "here", "asked", "solved", "wrong", "disputed")}
+    assert counts == {"instances": 5, "here": 4, "asked": 4, "solved": 4, "wrong": 1, "disputed": 1}
     crown, nnenum = row["tools"]["alpha-beta-CROWN"], row["tools"]["nnenum"]
     assert (crown["solved"], crown["overhead"], crown["median"]) == (4, 5.0, 1.5)
     assert (nnenum["solved"], nnenum["asked"]) == (3, 4)
@@ -146,6 +149,60 @@ def test_a_page_and_a_plot_are_made_of_the_records(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*noted[:3], "--note", str(tmp_path / "none"), *noted[-2:]]).exit_code == 1
     assert page.with_suffix(".svg").read_text() == cactus([data])
     assert "alpha-beta-CROWN, 4" in cactus([data])
+
+
+def test_records_of_one_benchmark_become_one_row_in_which_answers_count(tmp_path: Path) -> None:
+    folder, results = contest(tmp_path)
+    published = read_published(results)
+
+    def record(limits: list[float], *rounds: float) -> dict[str, Any]:
+        rows = bench_vnncomp(find_benchmarks(folder), tmp_path / f"out{limits}", published=published, limits=rounds)
+        about = {"hardware": {"processor": f"of {limits}"}, "versions": {}}
+        return {**about, "settings": {"title": "2022", "limits": limits}, "results": rows}
+
+    first = record([1e-9], 1e-9)
+    assert first["results"][0]["solved"] == 0
+    table = folder / "benchmarks" / "sides" / "instances.csv"
+    table.write_text("\n".join(table.read_text().splitlines()[1:3]))
+    later, own = record([60.0], 60.0), record([], 100.0)
+    both = joined([first, later, own])
+    assert [len(one["results"]) for one in both] == [1, 0, 0]
+    [row] = both[0]["results"]
+    assert [one["status"] for one in row["results"]] == ["timeout", "unsat", "unsat", "timeout"]
+    assert [one["limit"] for one in row["results"]] == [1e-9, 60.0, 60.0, 1e-9]
+    counts = {key: row[key] for key in ("instances", "here", "asked", "solved", "wrong", "disputed")}
+    assert counts == {"instances": 5, "here": 4, "asked": 4, "solved": 2, "wrong": 1, "disputed": 1}
+    assert row["tools"]["alpha-beta-CROWN"]["in_limit"] == 3, "one is its start-up alone, two had 60 s here"
+    page = scoreboard_page([first, later, own], "page.svg")
+    assert page.count("| sides |") == 1
+    assert " | 1e-09, 60, the competition's |" in page
+    assert all(f"of {limits};" in page for limits in ([1e-9], [60.0], []))
+    assert cactus([first, later, own]) == cactus([both[0]])
+    assert joined([later, first])[0]["results"][0]["results"] == row["results"], "in any order"
+
+
+def test_records_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    folder, _ = contest(tmp_path)
+    rows = bench_vnncomp(find_benchmarks(folder), tmp_path / "out")
+    record = {"settings": {"title": "2022", "limits": []}, "results": rows}
+    other = json.loads(json.dumps(record))
+    other["results"][0]["results"][1]["status"] = "sat"
+    with pytest.raises(SettingsError, match=r"b\.vnnlib is unsat in one record and sat in another"):
+        joined([record, other])
+
+
+def test_a_longer_try_counts_more_than_a_shorter_one_and_any_try_more_than_an_error() -> None:
+    answers = {"error": ("error", 90.0), "short": ("timeout", 5.0), "long": ("unknown", 60.0)}
+
+    def record(name: str) -> dict[str, Any]:
+        status, seconds = answers[name]
+        one = {"onnx": "n", "vnnlib": "p", "limit": 60.0, "status": status, "seconds": seconds, "reason": name}
+        row = figures("sides", (1, 1), 1, [{**one, "truth": None, "tools": {}}], {})
+        return {"settings": {"title": "2022", "limits": [60.0]}, "results": [row]}
+
+    for order in itertools.permutations(answers):
+        first, *_ = joined([record(name) for name in order])
+        assert first["results"][0]["results"][0]["reason"] == "long"
 
 
 def test_the_scoreboard_of_the_documentation_is_what_its_records_and_its_note_make() -> None:

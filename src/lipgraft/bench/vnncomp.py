@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -17,9 +15,9 @@ import torch
 from lipgraft.bench.published import Answer, Published, question, truth
 from lipgraft.errors import SettingsError
 from lipgraft.interop import Decide, Instance, InstanceResult, found_file, read_instances, verify_instances
+from lipgraft.report.contest import DECIDED, figures
 from lipgraft.verification import VerifySettings
 
-DECIDED = ("sat", "unsat")
 RECORDED = 1.0  # seconds between two records of a run under way
 
 
@@ -153,25 +151,8 @@ def scored(
     timeouts = {(one.onnx, one.vnnlib): one.timeout for one in benchmark.instances}
     limits = [min(timeouts[result.onnx, result.vnnlib], limit) for result in results]
     instances = [_instance(benchmark, *pair, published) for pair in zip(results, limits, strict=True)]
-    tools = {tool.tool: _tool(tool.tool, tool.overhead, instances) for tool in published}
-    counts = Counter(row["status"] for row in instances)
-    mine = [row["seconds"] for row in instances if row["status"] in DECIDED]
-    return {
-        "name": benchmark.name,
-        "instances": len(benchmark.instances),
-        "here": len(benchmark.here),
-        "every": every,
-        "asked": len(instances),
-        "solved": len(mine),
-        "wrong": sum(row["status"] in DECIDED and row["truth"] in DECIDED and row["status"] != row["truth"]
-                     for row in instances),
-        "disputed": sum(row["truth"] == "disputed" for row in instances),
-        "counts": dict(counts),
-        "median": median(mine) if mine else None,
-        "tools": tools,
-        "errors": dict(Counter(row["reason"] for row in instances if row["status"] == "error").most_common(3)),
-        "results": instances,
-    }  # fmt: skip
+    size = len(benchmark.instances), len(benchmark.here)
+    return figures(benchmark.name, size, every, instances, {tool.tool: tool.overhead for tool in published})
 
 
 def _instance(
@@ -196,16 +177,3 @@ def _instance(
 def _plain(reason: str, folder: Path) -> str:
     """A reason without where the benchmark lies on this machine."""
     return reason.replace(f"{folder}/", "")
-
-
-def _tool(tool: str, overhead: float, instances: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Solved by a tool within the competition's limit, and within ours; seconds less its start-up."""
-    seen = [(row["limit"], *row["tools"][tool]) for row in instances if tool in row["tools"]]
-    solved = [(limit, max(seconds - overhead, 0.0)) for limit, status, seconds in seen if status in DECIDED]
-    return {
-        "asked": len(seen),
-        "solved": len(solved),
-        "in_limit": sum(seconds <= limit for limit, seconds in solved),
-        "median": median(seconds for _, seconds in solved) if solved else None,
-        "overhead": overhead,
-    }

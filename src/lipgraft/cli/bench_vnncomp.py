@@ -149,7 +149,7 @@ def vnncomp_page(
     ] = None,
     threads: ThreadsOption = None,
 ) -> None:
-    """The scoreboard as a page in Markdown, with a cactus plot."""
+    """The scoreboard as a page in Markdown, with a cactus plot. Files of one benchmark become one row of it."""
     from lipgraft.report.scoreboard import cactus, scoreboard_page
 
     records = [_record(file) for file in files]

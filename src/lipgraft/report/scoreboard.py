@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
+from lipgraft.report.contest import DECIDED, Record, joined
 from lipgraft.report.dumbbells import FONT
 from lipgraft.svg import Scale, line, number, path, tag, text
 
 MARK = "<!-- Written by `lipgraft bench vnncomp-page`; changes by hand are lost. -->"
 OURS = "lipgraft"
-DECIDED = ("sat", "unsat")
-Record = Mapping[str, Any]
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 780.0, 380.0, 56.0, 570.0, 18.0, 330.0
 FASTEST = 1e-3  # seconds; what is faster stands here
 LIGHT = {"page": "#ffffff", "ink": "#16191d", "soft": "#59616c", "line": "#e2e5ea"}
@@ -33,9 +31,10 @@ def best_tool(row: Record) -> str | None:
 
 
 def scoreboard_page(records: Sequence[Record], figure: str, note: str = "") -> str:
-    """records: what `lipgraft bench vnncomp --json` wrote; those of one repository become one section. figure: the
-    plot's file beside it. note: a paragraph for its readers.
+    """records: what `lipgraft bench vnncomp --json` wrote; those of one repository become one section, and
+    those of one benchmark one row. figure: the plot's file beside it. note: a paragraph for its readers.
     """
+    records = joined(records)
     tools = tools_of(records)
     parts = [
         MARK,
@@ -48,12 +47,13 @@ def scoreboard_page(records: Sequence[Record], figure: str, note: str = "") -> s
         "the files). Others had the competition's own hardware and limit; in brackets what they solved within ours. "
         "Asked: of the instances whose files were at hand; 1/4 means that every fourth line of the table was chosen. "
         "Best: of the other tools the one that solved most, then the fastest. Limits: the most seconds for each "
-        "instance; after the first number, for those that were still open, as far as the time for the benchmark went.",
+        "instance; after the first number, for those that were still open, as far as the time for the benchmark went; "
+        "the competition's, after numbers: for a few of them.",
         f"![Instances solved against seconds for each]({figure})",
     ]
     for title in dict.fromkeys(map(_title, records)):
         some = [record for record in records if _title(record) == title]
-        rows = [{**row, "limits": record["settings"]["limits"]} for record in some for row in record["results"]]
+        rows = [row for record in some for row in record["results"]]
         parts += [f"## {title}", " ".join(dict.fromkeys(map(_protocol, some))), _table(rows, tools)]
         missing = [row["name"] for row in rows if not row["here"]]
         if missing:
@@ -117,9 +117,16 @@ def _table(rows: Sequence[Record], tools: Sequence[str]) -> str:
             found = row["tools"].get(tool)
             cells.append("–" if found is None or not found["asked"] else f"{found['solved']} ({found['in_limit']})")
         cells += [best or "–", _seconds(row["tools"][best]["median"] if best else None)]
-        cells.append(", ".join(f"{seconds:g}" for seconds in row["limits"]) or "the competition's")
+        cells.append(_limits(row["limits"]))
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
+
+
+def _limits(rounds: Sequence[Sequence[float]]) -> str:
+    """Of all records; one without a number had the competition's own limits."""
+    numbers = sorted({seconds for some in rounds for seconds in some})
+    own = ["the competition's"] if not all(rounds) else []
+    return ", ".join([f"{seconds:g}" for seconds in numbers] + own)
 
 
 def _seconds(value: float | None) -> str:
@@ -128,6 +135,7 @@ def _seconds(value: float | None) -> str:
 
 def cactus(records: Sequence[Record]) -> str:
     """How many instances each tool solves if every one may take this long. SVG, as the text of a file."""
+    records = joined(records)
     curves = {OURS: _ours(records)} | {tool: _theirs(records, tool) for tool in tools_of(records)}
     longest = max((seconds for times in curves.values() for seconds in times), default=1.0)
     most = max((len(times) for times in curves.values()), default=1)
