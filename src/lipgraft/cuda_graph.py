@@ -48,9 +48,11 @@ def capture(
     """
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        warm_up()
-    torch.cuda.current_stream(device).wait_stream(side)
+    try:
+        with torch.cuda.stream(side):
+            warm_up()
+    finally:  # out of memory, say: what is under way there still reads tensors that are about to be freed
+        torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     if generator is not None:
         graph.register_generator_state(generator)

@@ -172,3 +172,22 @@ def test_bounds_of_neurons_are_numbers_of_the_type_that_searches() -> None:
     for _, node in network.activations():
         for end in prepared.intervals[node.inputs[0]]:
             assert torch.equal(end, end.float().double())
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_proof_does_not_trust_the_numbers_that_it_is_given(seed: int, sign: float) -> None:
+    network = trace(dense(seed, 1.0, False), (4,)).to(dtype=torch.float64)
+    box = Box.linf(torch.full((1, 4), 0.5), 0.5).to(dtype=torch.float64)
+    with torch.no_grad():
+        prepared = prepare(network, box, sound_for=torch.float32)
+        bounds = NeuronBounds.of(Layout.of(network, network.output), prepared.intervals, prepared.rounding)
+        row = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64).view(1, 1, 1, 3)
+        split = bounds.open[:, :1], torch.full((1, 1), sign, dtype=torch.float64)
+        function = LowerBound(bounds, torch.zeros(1, dtype=torch.int64), row, *split)
+        one, zero = (torch.full((1, bounds.open.shape[1]), end, dtype=torch.float64) for end in (1.0, 0.0))
+        none = torch.zeros(1, 1, dtype=torch.float64)
+        assert torch.equal(function.sound_value(one * 50, none - 1e6), function.sound_value(one, none))
+        assert torch.equal(function.sound_value(zero - 50, none - 1e6), function.sound_value(zero, none))
+        assert float(function.sound_value(one * torch.nan, none)) == -torch.inf
+        assert float(function.sound_value(one, none * torch.nan)) == -torch.inf

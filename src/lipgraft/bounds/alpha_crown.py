@@ -182,7 +182,11 @@ class LowerBound:
         return self.layout.flat(record).gather(1, self.open.clamp(max=self.layout.size - 1))
 
     def sound_value(self, alpha: Tensor, beta: Tensor) -> Tensor:
-        """The bounds less what rounding may have added, (P,): proofs in real numbers. For sound bounds, and R = 1."""
+        """The bounds less what rounding may have added, (P,): proofs in real numbers. For sound bounds, and R = 1.
+
+        Whatever a search hands over: what is not in [0, 1], or below zero, is moved there; NaN proves nothing.
+        """
+        alpha, beta = alpha.clamp(0, 1), beta.clamp(min=0)
         bounds, image = self.bounds, self.image
         assert bounds.slack is not None
         assert bounds.target_slack is not None
