@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,16 +34,36 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, without which all tests run in one process
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """All cases of a test function go to one process, as a group does.
+
+    What they share is then made once, and pytest-xdist, which goes through all groups it has handed out whenever a test
+    is done, has some hundreds of them instead of thousands.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class LoadFunctionScheduling(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).partition("[")[0]
+
+    return LoadFunctionScheduling(config, log)
+
+
 def pytest_runtest_setup() -> None:
     """Weights that a test does not choose are the same in every run, whatever ran before."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed notes for absent GPUs, too, who asked: a stack each time
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test downloads anything or reads the user's data."""
-    monkeypatch.setenv("LIPGRAFT_OFFLINE", "1")
-    monkeypatch.setenv("LIPGRAFT_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIPGRAFT_OFFLINE", "1")
+        patch.setenv("LIPGRAFT_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
+        yield
 
 
 @pytest.fixture

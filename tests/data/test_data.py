@@ -241,3 +241,13 @@ def test_no_augmentation_changes_nothing_and_draws_nothing(generator: torch.Gene
     x = torch.ones(2, 1, 3, 3)
     assert torch.equal(AUGMENT["none"](x, generator), x)
     assert torch.equal(generator.get_state(), before)
+
+
+def test_digits_are_read_anew_whoever_has_written_into_them() -> None:
+    first = load("digits")
+    pixels, labels = first.x_train.clone(), first.y_test.clone()
+    first.x_train.zero_()
+    first.y_test.zero_()
+    again = load("digits")
+    assert torch.equal(again.x_train, pixels)
+    assert torch.equal(again.y_test, labels)

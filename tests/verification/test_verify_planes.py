@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from lipgraft.verification.branch_and_bound import branching, lifting, planes
 from lipgraft.verification.branch_and_bound.planes import Group
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from window_networks import SIZE, module
+
+pytestmark = pytest.mark.xdist_group("planes above neurons")  # verdicts are kept, once for all tests of this file
 
 EPS = 0.02
 EAGER = VerifySettings().changed(
@@ -30,12 +33,19 @@ def images() -> tuple[nn.Module, Tensor, Tensor]:
     return model, x, model(x).argmax(1)
 
 
+@cache
+def without_planes(arithmetic: str = EAGER.arithmetic) -> list[Verdict]:
+    """What every test compares with; no test changes it."""
+    model, x, y = images()
+    return verify(model, x, y, EPS, settings=EAGER.changed(arithmetic=arithmetic, branch={"plane_steps": 0}))
+
+
 @pytest.mark.parametrize("arithmetic", ["fast", "sound"])
 def test_verdicts_do_not_contradict_those_without_and_more_is_proved(arithmetic: str) -> None:
     model, x, y = images()
     settings = EAGER.changed(arithmetic=arithmetic)
     lifted = verify(model, x, y, EPS, settings=settings)
-    plain = verify(model, x, y, EPS, settings=settings.changed(branch={"plane_steps": 0}))
+    plain = without_planes(arithmetic)
     both = [{a.status, b.status} for a, b in zip(lifted, plain, strict=True)]
     assert {"verified", "falsified"} not in both
     proved = [{k for k, v in enumerate(verdicts) if v.status == "verified"} for verdicts in (lifted, plain)]
@@ -44,7 +54,7 @@ def test_verdicts_do_not_contradict_those_without_and_more_is_proved(arithmetic:
 
 def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
-    plain = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 0}))
+    plain = without_planes()
 
     def fails(error: RuntimeError) -> list[Verdict]:
         def fit(*_: object) -> list[Group]:
@@ -61,7 +71,7 @@ def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(mo
 
 def test_without_room_for_their_slopes_there_are_no_planes(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
-    plain = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 0}))
+    plain = without_planes()
     monkeypatch.setattr(planes, "free_bytes", lambda _: 2**10)
     monkeypatch.setattr(lifting, "fit", lambda *_: pytest.fail("planes were fitted"))
     assert [v.status for v in verify(model, x, y, EPS, settings=EAGER)] == [v.status for v in plain]
@@ -80,7 +90,7 @@ def test_planes_that_gain_nothing_are_not_kept(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(lifting, "fit", watched)
     # One step looks at the chords, and ends there.
     once = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 1}))
-    plain = verify(model, x, y, EPS, settings=EAGER.changed(branch={"plane_steps": 0}))
+    plain = without_planes()
     assert len(fitted) > 1
     assert max(fitted) == 0
     assert [(v.status, v.subproblems) for v in once] == [(v.status, v.subproblems) for v in plain]

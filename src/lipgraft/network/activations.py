@@ -15,5 +15,5 @@ def activation_calls(model: nn.Module) -> list[tuple[str, fx.Node]]:
     (`call.graph.owning_module`, what `trace_fx` returns), which may be rewritten; its modules are the model's own.
     """
     traced = trace_fx(model)
-    names = call_names(traced)
+    names = call_names(traced, traced.graph)
     return [(names[call], call) for call in traced.graph.nodes if is_activation(traced, call)]

@@ -16,7 +16,7 @@ from lipgraft.network.lowering import lower
 from lipgraft.network.precision import full_precision
 from lipgraft.network.rewrite import expanded
 from lipgraft.network.rounding import last_rounding, rounding_tolerance
-from lipgraft.network.tracing import RECOMPUTE_WEIGHTS, trace_fx
+from lipgraft.network.tracing import RECOMPUTE_WEIGHTS, trace_calls
 
 # Shapes are found on a batch of this size: not 1, so that a lost batch axis shows.
 _EXAMPLES = 3
@@ -47,7 +47,7 @@ def trace(
         raise SettingsError(f"input_shape must be the positive sizes of one input, got {tuple(input_shape)}.")
     check_module(model)
     with evaluated(model), full_precision():
-        traced = trace_fx(model)
+        traced = trace_calls(model)
         _refresh_weights(model)
         network = lower(traced, _random(model, _EXAMPLES, input_shape), fold)
         network = expanded(network) if expand else network

@@ -18,6 +18,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from lipgraft.errors import UnsupportedOperationError
+from lipgraft.network.calls import Traced
 from lipgraft.network.evaluation import check_module, evaluated
 from lipgraft.network.lowering.registry import module_lowering
 
@@ -59,7 +60,7 @@ class _Tracer(fx.Tracer):
 def _source() -> str | None:
     """The innermost line outside PyTorch that fx is tracing at this moment, as a traceback shows it."""
     frame = sys._getframe()
-    while frame.f_back is not None and frame.f_code is not trace_fx.__code__:
+    while frame.f_back is not None and frame.f_code is not _graph.__code__:
         file = frame.f_code.co_filename
         if file != __file__ and not file.startswith(_TORCH):
             line = traceback.FrameSummary(file, frame.f_lineno, frame.f_code.co_name)
@@ -91,26 +92,43 @@ def _check_visible(root: nn.Module, tracer: _Tracer) -> None:
             )
 
 
+def trace_calls(model: nn.Module) -> Traced:
+    """The calls of the model's forward in evaluation mode, to be read. `trace_fx` makes a module that runs of them."""
+    check_module(model)
+    tracer, root = _tracer(model)
+    with evaluated(root):
+        return Traced.of(root, _graph(tracer, root, type(model).__name__))
+
+
 def trace_fx(model: nn.Module) -> fx.GraphModule:
     """The fx graph of the model's forward in evaluation mode. Its modules and parameters are the model's own."""
     check_module(model)
+    tracer, root = _tracer(model)
+    with evaluated(root):
+        name = type(model).__name__
+        return fx.GraphModule(root, _graph(tracer, root, name), class_name=name)
+
+
+def _tracer(model: nn.Module) -> tuple[_Tracer, nn.Module]:
+    """With the module to trace: a single layer (nn.Conv2d, ...) is one call, not the layer's own Python code."""
     tracer = _Tracer()
-    # A single layer (nn.Conv2d, ...) is traced as one call, not through the layer's own Python code.
     root = nn.Sequential(model) if tracer.is_leaf_module(model, "") else model
     _check_visible(root, tracer)
-    with evaluated(root):
-        try:
-            graph = tracer.trace(root)
-        except (fx.proxy.TraceError, TypeError, ValueError, RuntimeError, NameError, AttributeError) as error:
-            raise UnsupportedOperationError(
-                f"the forward of {type(model).__name__} cannot be traced: {error}. Its Python code may not branch or "
-                "loop on the values or shapes of tensors, nor write to parts of them; decide such things in __init__."
-            ) from error
-        return fx.GraphModule(root, graph, class_name=type(model).__name__)
+    return tracer, root
+
+
+def _graph(tracer: _Tracer, root: nn.Module, name: str) -> fx.Graph:
+    try:
+        return tracer.trace(root)
+    except (fx.proxy.TraceError, TypeError, ValueError, RuntimeError, NameError, AttributeError) as error:
+        raise UnsupportedOperationError(
+            f"the forward of {name} cannot be traced: {error}. Its Python code may not branch or "
+            "loop on the values or shapes of tensors, nor write to parts of them; decide such things in __init__."
+        ) from error
 
 
 def normalises(model: nn.Module) -> bool:
     """Whether BatchNorm, as a module or a function, is a part of the model."""
     if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) for module in model.modules()):
         return True
-    return any(node.target in (F.batch_norm, torch.batch_norm) for node in trace_fx(model).graph.nodes)
+    return any(node.target in (F.batch_norm, torch.batch_norm) for node in trace_calls(model).graph.nodes)

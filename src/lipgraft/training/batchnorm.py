@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from lipgraft.network.build import trace
 from lipgraft.network.graph import Conv, Linear, Network, Node, Scale
 from lipgraft.network.lowering.naming import call_names
-from lipgraft.network.tracing import trace_fx
+from lipgraft.network.tracing import trace_calls
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
@@ -32,10 +32,10 @@ class Normalised:
     @staticmethod
     def of(model: nn.Module, shape: tuple[int, ...]) -> Normalised | None:
         """None where some BatchNorm does not follow a convolution or linear layer, or keeps no running mean."""
-        calls = trace_fx(model)
+        calls = trace_calls(model)
         named = {
-            name: calls.get_submodule(str(call.target))
-            for call, name in call_names(calls).items()
+            name: calls.root.get_submodule(str(call.target))
+            for call, name in call_names(calls.root, calls.graph).items()
             if call.op == "call_module"
         }
         network = trace(model, shape, fold=False)

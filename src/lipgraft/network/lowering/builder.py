@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from lipgraft.activations import Curve
 from lipgraft.errors import UnsupportedOperationError
@@ -43,13 +43,14 @@ class Builder:
     foldable: positions of Scale nodes that stand for a BatchNorm.
     """
 
-    def __init__(self, example: Tensor, names: Mapping[fx.Node, str]) -> None:
+    def __init__(self, root: nn.Module, example: Tensor, names: Mapping[fx.Node, str]) -> None:
         self.nodes: list[Node] = []
         self.foldable: set[int] = set()
         self._names = names
         self._reserved = set(names.values())
         self._used: set[str] = set()
         self._call: fx.Node | None = None
+        self._root = root
         self._example = example
 
     def at(self, call: fx.Node) -> None:
@@ -104,8 +105,8 @@ class Builder:
 
     def unsupported(self, reason: str) -> UnsupportedOperationError:
         """The error for the present call; it says which call, where it is written and what to do about it."""
-        advice = "" if self._call is None else f" {remedy(_operation(self._call))}"
-        return UnsupportedOperationError(f"{_describe(self._call)}: {reason}.{advice}")
+        advice = "" if self._call is None else f" {remedy(_operation(self._root, self._call))}"
+        return UnsupportedOperationError(f"{_describe(self._root, self._call)}: {reason}.{advice}")
 
     def _name(self, part: str) -> str:
         assert self._call is not None
@@ -120,22 +121,22 @@ def _target(call: fx.Node) -> str:
     return call.target if isinstance(call.target, str) else str(getattr(call.target, "__name__", repr(call.target)))
 
 
-def _operation(call: fx.Node) -> str:
+def _operation(root: nn.Module, call: fx.Node) -> str:
     """What is called: the type of a module, the name of a function or method."""
-    if call.op == "call_module" and call.graph.owning_module is not None:
-        return type(call.graph.owning_module.get_submodule(str(call.target))).__name__
+    if call.op == "call_module":
+        return type(root.get_submodule(str(call.target))).__name__
     return _target(call)
 
 
-def _describe(call: fx.Node | None) -> str:
+def _describe(root: nn.Module, call: fx.Node | None) -> str:
     """The call as a person would find it: its name, what it calls, file and line."""
     if call is None:
         return "the network cannot be read"
     target = _target(call)
     words = {"call_module": "module", "call_function": "function", "call_method": "method"}
     kind = words.get(call.op, call.op)
-    if call.op == "call_module" and call.graph.owning_module is not None:
-        kind += f" {_operation(call)}"
+    if call.op == "call_module":
+        kind += f" {_operation(root, call)}"
     return f"node {call.name!r} ({kind} {target!r}){_source_line(call)} is not supported"
 
 

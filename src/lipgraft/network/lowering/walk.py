@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from lipgraft.errors import UnsupportedOperationError
+from lipgraft.network.calls import Traced
 from lipgraft.network.graph import Network
 from lipgraft.network.lowering.builder import Builder, Ref
 from lipgraft.network.lowering.naming import call_names, find_lowering
@@ -24,7 +25,7 @@ _signature = cache(inspect.signature)
 
 
 @torch.no_grad()
-def lower(traced: fx.GraphModule, example: Tensor, fold: bool = True) -> Network:
+def lower(traced: Traced, example: Tensor, fold: bool = True) -> Network:
     """The graph of an fx graph. example: (batch, *input_shape), only used for shapes; fold: see `trace`.
 
     Runs without gradients, so that tensors computed on the way are detached snapshots while parameters used directly
@@ -37,9 +38,9 @@ def lower(traced: fx.GraphModule, example: Tensor, fold: bool = True) -> Network
 
 
 class _Walk:
-    def __init__(self, traced: fx.GraphModule, example: Tensor) -> None:
+    def __init__(self, traced: Traced, example: Tensor) -> None:
         self.traced = traced
-        self.build = Builder(example, call_names(traced))
+        self.build = Builder(traced.root, example, call_names(traced.root, traced.graph))
         self.values: dict[fx.Node, Any] = {}
         self.output: Any = None
 
@@ -48,7 +49,7 @@ class _Walk:
         if node.op == "placeholder":
             self.values[node] = self._placeholder(node)
         elif node.op == "get_attr":
-            self.values[node] = operator.attrgetter(str(node.target))(self.traced)
+            self.values[node] = self.traced.attribute(str(node.target))
         else:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: self.values[n])
             if node.op == "output":
@@ -85,18 +86,18 @@ class _Walk:
         if args and isinstance(args[0], Tensor) and _writes(node):
             raise self.build.unsupported("it would overwrite a constant of the model")
         if node.op == "call_module":
-            target = self.traced.get_submodule(target)
+            target = self.traced.root.get_submodule(target)
         elif node.op == "call_method":
             target, args = getattr(args[0], target), args[1:]
         return target(*args, **kwargs)
 
     def _symbolic(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        lowering = find_lowering(self.traced, node)
+        lowering = find_lowering(self.traced.root, node)
         if lowering is None:
             raise self.build.unsupported("there is no lowering for this operation")
         in_place = lowering.in_place
         if node.op == "call_module":
-            module = self.traced.get_submodule(str(node.target))
+            module = self.traced.root.get_submodule(str(node.target))
             args, in_place = (module, *args), bool(getattr(module, "inplace", False))
         try:
             call = _signature(lowering.handler).bind(self.build, *args, **kwargs)
