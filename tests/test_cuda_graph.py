@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from lipgraft import models
-from lipgraft.cuda_graph import capture, repeated
+from lipgraft.cuda_graph import capture
 from lipgraft.data import Dataset
 from lipgraft.training import PRESETS, TrainSettings
 from lipgraft.training.prepare import prepare
@@ -80,19 +79,6 @@ def test_a_replay_computes_with_what_its_tensors_hold_by_then() -> None:
         x.fill_(value)
         assert call.replay().tolist() == [2 * value] * 3
     assert call.replay() is call.result
-
-
-@needs_gpu
-def test_a_repeated_function_follows_its_arguments_and_their_gradients() -> None:
-    def slope(at: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        leaf = at[0].detach().requires_grad_()
-        value = (leaf**3).sum()
-        return value.detach(), torch.autograd.grad(value, leaf)[0]
-
-    found = repeated(slope, [torch.zeros(2, device="cuda")])
-    for x in (1.0, 2.0):
-        value, gradient = found([torch.full((2,), x, device="cuda")])
-        assert (float(value), gradient.tolist()) == (2 * x**3, [3 * x**2] * 2)
 
 
 @needs_gpu

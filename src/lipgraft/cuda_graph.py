@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
 
 T = TypeVar("T")
 
@@ -59,19 +58,3 @@ def capture(
     with torch.cuda.graph(graph, pool=memory):
         result = function()
     return CapturedCall(function, graph, result)
-
-
-def repeated(function: Callable[[Sequence[Tensor]], T], like: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], T]:
-    """The same function of tensors, recorded for those of these shapes, on one GPU.
-
-    What it returns is valid until the next call.
-    """
-    held = [part.clone() for part in like]
-    call = capture(lambda: function(held), held[0].device, warm_up=lambda: function(held))
-
-    def replay(parts: Sequence[Tensor]) -> T:
-        for part, new in zip(held, parts, strict=True):
-            part.copy_(new)
-        return call.replay()
-
-    return replay

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -130,32 +129,3 @@ def test_neurons_without_planes_cost_next_to_nothing(monkeypatch: pytest.MonkeyP
     assert len(shares) > 2
     assert max(shares) <= branching.SPARED + 1e-4
     assert max(left_out) > 0
-
-
-def test_where_a_fit_cannot_be_captured_it_goes_on_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(*_: object) -> None:
-        raise torch.OutOfMemoryError("none left for a graph")
-
-    def slopes(at: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-        return at[0], at
-
-    monkeypatch.setattr(planes, "repeated", no_room)
-    assert planes._captured(slopes, [torch.zeros(1)]) is slopes
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_captured_fits_prove_what_plain_ones_prove(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x, y = (part.to("cuda") for part in images())
-    captured: list[bool] = []
-    capture = planes.repeated
-
-    def watched(*rest: Any) -> Any:
-        captured.append(True)
-        return capture(*rest)
-
-    monkeypatch.setattr(planes, "repeated", watched)
-    settings = EAGER.changed(limits={"max_subproblems": 2000})
-    with_graphs = verify(model, x, y, EPS, settings=settings)
-    assert captured
-    plain = verify(model, x, y, EPS, settings=settings.changed(branch={"capture": False}))
-    assert [v.status for v in with_graphs] == [v.status for v in plain]

@@ -80,15 +80,14 @@ class Lifting:
         wanted = [(image, target) for image, targets in margins.items() for target in targets]
         kept = [group for pair, group in known.items() if pair not in wanted]
         groups, hard = self._with_room(images, pool, known, wanted, kept, batch)
-        settings = self.job.settings.branch
-        steps = settings.plane_steps if len(groups) <= FEW else settings.plane_steps // 2
+        steps = self.job.settings.branch.plane_steps
+        steps = steps if len(groups) <= FEW else steps // 2
         found: list[Group] = []
         for start in range(0, len(groups), AT_ONCE):
             some = groups[start : start + AT_ONCE]
             mine = ledger.now() + (end - ledger.now()) * len(some) / (len(groups) - start)
             sub = Subproblems.cat(hard[start : start + len(some)])
-            late = partial(_after, ledger, mine)
-            found += fit(some, bounds, sub, images.lifted_bound, steps, late, settings.capture)
+            found += fit(some, bounds, sub, images.lifted_bound, steps, partial(_after, ledger, mine))
         for place in {group.image for group in groups}:
             self.times[place] += 1
         if not found:

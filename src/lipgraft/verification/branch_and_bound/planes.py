@@ -11,9 +11,8 @@ from torch import Tensor
 from lipgraft.bounds.alpha_crown import Adam, LowerBound
 from lipgraft.bounds.grouped import SIZE, Grouped
 from lipgraft.bounds.layout import NeuronBounds
-from lipgraft.bounds.memory import Late, free_bytes, release
+from lipgraft.bounds.memory import Late, free_bytes
 from lipgraft.bounds.planes import Choice, Plane, Reads
-from lipgraft.cuda_graph import repeated
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 
 SLOPES = 2**25  # of the planes of a margin, at most
@@ -30,9 +29,6 @@ Planes = dict[int, Plane]
 
 Bound = Callable[[Subproblems, Planes, Grouped], LowerBound]
 """The lower bounds of subproblems with these planes."""
-
-Slopes = Callable[[Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
-"""Bounds, and their gradients, as functions of all that is free."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,17 +102,11 @@ def fits(groups: Sequence[Group], batch: int, device: torch.device) -> bool:
 
 
 def fit(
-    groups: Sequence[Group],
-    bounds: NeuronBounds,
-    sub: Subproblems,
-    bound: Bound,
-    steps: int,
-    late: Late,
-    capture: bool = False,
+    groups: Sequence[Group], bounds: NeuronBounds, sub: Subproblems, bound: Bound, steps: int, late: Late
 ) -> list[Group]:
     """Groups with planes that lift the bounds of some subproblems, all in all; those that gain nothing are left out.
 
-    sub: equally many of each group, in order; capture: replay every step but the first as a CUDA graph.
+    sub: equally many of each group, in order.
     """
     device, dtype = sub.bound.device, bounds.lower.dtype
     grouped = Grouped.even(len(groups), len(sub) // len(groups), device)
@@ -128,22 +118,13 @@ def fit(
     chosen = free[2:]
     climbs = [Adam(part) for part in free]
     rates = [LR_ALPHA, LR_BETA] + [LR_PLANES] * (len(free) - 2)
-
-    def slopes(at: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-        """The bounds at these numbers, and their gradients."""
-        leaves = [part.detach().requires_grad_() for part in at]
+    for step in range(steps):
+        leaves = [part.detach().requires_grad_() for part in free]
         with torch.enable_grad():
             planes = {i: reads[i].plane(bounds, choice) for i, choice in _triples(reads, leaves[2:]).items()}
             value, _ = bound(sub, planes, grouped).value(leaves[0], leaves[1])
             gradient = torch.autograd.grad(value.sum(), leaves, materialize_grads=True)
-        return value.detach(), gradient
-
-    climb_from: Slopes = slopes
-    for step in range(steps):
-        if step == 1 and capture and device.type == "cuda":
-            climb_from = _captured(slopes, free)
-        value, gradient = climb_from(free)
-        total = torch.nan_to_num(value, nan=-torch.inf).view(len(groups), -1).sum(1)
+        total = torch.nan_to_num(value.detach(), nan=-torch.inf).view(len(groups), -1).sum(1)
         better = total > best
         first = total if step == 0 else first
         best = torch.where(better, total, best)
@@ -162,15 +143,6 @@ def fit(
         for g, (group, gained) in enumerate(zip(groups, (best > first).tolist(), strict=True))
         if gained
     ]
-
-
-def _captured(slopes: Slopes, free: Sequence[Tensor]) -> Slopes:
-    """The same as a CUDA graph, or as it is where that fails, for want of memory say."""
-    try:
-        return repeated(slopes, free)
-    except RuntimeError:
-        release()
-        return slopes
 
 
 @dataclass(frozen=True, eq=False)
