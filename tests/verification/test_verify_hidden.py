@@ -19,8 +19,9 @@ from lipgraft.box import Box
 from lipgraft.network import Activation, Network, evaluate, trace
 from lipgraft.verification import Verdict, VerifySettings, verify
 from lipgraft.verification.branch_and_bound.branching import Step
+from lipgraft.verification.branch_and_bound.effort import TRIAL
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
-from lipgraft.verification.branch_and_bound.search import TRIAL, BranchAndBound
+from lipgraft.verification.branch_and_bound.search import BranchAndBound
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems
 from lipgraft.verification.job import Job
 from lipgraft.verification.stages import alpha_crown, crown

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from hard_images import EPS, SETTINGS, images, network
+from lipgraft.verification.branch_and_bound.branching import MANY, MOST_STEPS
 from lipgraft.verification.branch_and_bound.images import OpenImages
-from lipgraft.verification.branch_and_bound.search import MANY, MOST_STEPS, BranchAndBound
+from lipgraft.verification.branch_and_bound.search import BranchAndBound
 from lipgraft.verification.job import Job
 from lipgraft.verification.stages import alpha_crown, crown
 
@@ -34,15 +35,15 @@ def test_halves_say_whether_their_bounds_are_better_than_their_parents(search: B
 def test_halves_that_are_no_better_than_their_parents_buy_more_steps(
     search: BranchAndBound, share: float, steps: int
 ) -> None:
-    search.take_pains(torch.arange(100) < 100 * share)
+    search.step.take_pains(torch.arange(100) < 100 * share)
     assert search.step.iterations == steps
 
 
 def test_steps_grow_to_a_limit_and_not_because_of_a_few_halves(search: BranchAndBound) -> None:
-    search.take_pains(torch.zeros(MANY - 1, dtype=torch.bool))
+    search.step.take_pains(torch.zeros(MANY - 1, dtype=torch.bool))
     assert search.step.iterations == 2
     for _ in range(20):
-        search.take_pains(torch.zeros(MANY, dtype=torch.bool))
+        search.step.take_pains(torch.zeros(MANY, dtype=torch.bool))
     assert search.step.iterations == MOST_STEPS
 
 
@@ -51,6 +52,6 @@ def test_more_steps_bound_the_same_halves_better(search: BranchAndBound) -> None
     with torch.no_grad():
         few = search.step(parents).sub.bound
         while search.step.iterations < MOST_STEPS:
-            search.take_pains(torch.zeros(MANY, dtype=torch.bool))
+            search.step.take_pains(torch.zeros(MANY, dtype=torch.bool))
         many = search.step(parents).sub.bound
     assert (many > few).double().mean() > 0.9

@@ -127,6 +127,10 @@ class Outcome(Generic[T]):
         return Outcome(self.decided + other.decided, self.rest + other.rest)
 
 
+Shares = list[tuple[int, int]]
+"""Images by their places in the caller's batch, and how many subproblems each has in a batch of them."""
+
+
 class Ledger:
     """Seconds, subproblems, margins and unstable shares by image.
 
@@ -177,6 +181,17 @@ class Ledger:
             yield
         finally:
             self.charge(images, (self.now() - start) / max(len(images), 1))
+
+    @contextmanager
+    def charged(self, shares: Shares) -> Iterator[None]:
+        """Charge the time that passes within to images, by their share of subproblems."""
+        start, total = self.now(), sum(count for _, count in shares)
+        try:
+            yield
+        finally:
+            spent = self.now() - start
+            for image, count in shares:
+                self.charge([image], spent * count / total)
 
     def before_proofs(self, images: list[int]) -> None:
         """From here on an image's time is the verifier's own; its limit still counts what the attack took."""

@@ -25,6 +25,8 @@ from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.settings import VerifySettings
 
 SPARED = 0.01  # of what the chords of all neurons cost
+MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
+MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 LOWEST = -1e30  # keeps a gain finite, so that a neuron that cannot be split never looks better
 
 
@@ -177,6 +179,18 @@ class Step:
             early=self.early,
             late=late,
         )
+
+    def take_pains(self, risen: Tensor) -> bool:
+        """Twice as many steps of optimisation from now on, if one half in ten is no better than its parent; whether so.
+
+        Their lines and multipliers have lost touch with the splits then, and to split on would never end. risen: of the
+        halves of a round.
+        """
+        few = self.iterations < MOST_STEPS and len(risen) >= MANY
+        if not few or float(risen.double().mean()) >= RISEN:
+            return False
+        self.iterations = min(2 * self.iterations, MOST_STEPS)
+        return True
 
     def decide(self, parents: Subproblems) -> Subproblems:
         """Both halves of the split that the rule chooses: 2 P subproblems, with the lines and bounds of their parents.

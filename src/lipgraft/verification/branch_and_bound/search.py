@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -16,6 +15,7 @@ from lipgraft.bounds.splits import splittable
 from lipgraft.verification.branch_and_bound.branching import Children, Step
 from lipgraft.verification.branch_and_bound.capture import Replayed
 from lipgraft.verification.branch_and_bound.counterexamples import Broken, attacked, confirmed
+from lipgraft.verification.branch_and_bound.effort import work_left
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
@@ -23,18 +23,10 @@ from lipgraft.verification.branch_and_bound.lifting import Lifting
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, counted, pool_limits
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
-from lipgraft.verification.verdict import Decided
+from lipgraft.verification.verdict import Decided, Shares
 
 SPLITS = 16  # room for splits in the beginning; doubled when a subproblem needs more
 PASSES = 8  # through the network that a parent's two halves cost, gradients counted as one
-DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopeless, and gets a thousandth of the time
-TRIAL = 450  # subproblems before which nobody can tell: enough to see what better bounds of hidden neurons do
-TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
-MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
-MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
-
-Shares = list[tuple[int, int]]
-"""Images by their places in the caller's batch, and how many subproblems each has in a batch of them."""
 
 Watch = Callable[[int], None]
 """Called after every round with the number of subproblems bounded in it."""
@@ -173,16 +165,8 @@ class BranchAndBound:
     # --- rounds
 
     def _cost(self) -> Tensor:
-        """How much more work than so far each image needs, about: (I,), from 1 to 2^DOUBLINGS.
-
-        Every doubling of its subproblems lifts an image's worst bound by about as much as the one before. What is
-        nearly proved goes first, and what is certain to fail does not take its time. The first subproblems tell too
-        little for that: an image that looked hopeless then may be proved once its hidden neurons have better bounds.
-        """
-        worst = self.pool.worst_bounds(len(self.number))
-        gained = torch.nan_to_num(worst - self.first).clamp(min=0) / torch.log2(self.taken + 2)
-        most = torch.where(self.taken < TRIAL, TRIAL_DOUBLINGS, DOUBLINGS)
-        return torch.exp2(torch.minimum(-worst / gained.clamp(min=1e-9), most))
+        """How much more work than so far each image needs, about: (I,)."""
+        return work_left(self.pool.worst_bounds(len(self.number)), self.first, self.taken)
 
     def _tighten(self) -> None:
         """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved."""
@@ -267,7 +251,7 @@ class BranchAndBound:
             self.pool.deepen(2 * self.pool.splits)
         parents = self.pool.take(slots)
         shares = self._shares(numbers)
-        with self._charged(shares):
+        with self.job.ledger.charged(shares):
             children, reason = None, ""
             try:
                 children = self.replayed.filled_up(parents, self.parents)
@@ -296,18 +280,6 @@ class BranchAndBound:
     def _shares(self, counts: list[int]) -> Shares:
         return [(number, count) for number, count in zip(self.number, counts, strict=True) if count]
 
-    @contextmanager
-    def _charged(self, shares: Shares) -> Iterator[None]:
-        """Charge the time that passes within to images, by their share of subproblems."""
-        ledger, total = self.job.ledger, sum(count for _, count in shares)
-        start = ledger.now()
-        try:
-            yield
-        finally:
-            spent = ledger.now() - start
-            for number, count in shares:
-                ledger.charge([number], spent * count / total)
-
     def _retry(self, parents: Subproblems, reason: str) -> None:
         """Try again without graphs, then with smaller batches; at last the images of this batch end without a proof."""
         captured = self.replayed.give_up()
@@ -325,7 +297,7 @@ class BranchAndBound:
 
     def _digest(self, shares: Shares, children: Children) -> None:
         """Drop what is proved, end what is broken, put the rest back, and solve leaves. shares: of their parents."""
-        with self._charged(shares):
+        with self.job.ledger.charged(shares):
             sub, good = self._settled(children.sub)
             self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
             self._break(confirmed(self.job, self.images, sub.image, children.point, children.margin, self.stopped))
@@ -333,7 +305,7 @@ class BranchAndBound:
         if every and self.rounds % every == 0:
             for broken in attacked(self.job, self.images, children, self.stopped):
                 self._break(broken)
-        with self._charged(shares):
+        with self.job.ledger.charged(shares):
             left = ~good & self.alive[sub.image]
             rows = torch.nonzero(left & ~children.leaf).flatten()
             if not self.pool.fits(len(rows)):
@@ -341,15 +313,7 @@ class BranchAndBound:
                 rows = rows[self.alive[sub.image[rows]]]
             self.pool.push(sub.at(rows))
         self._solve(sub, torch.nonzero(left & children.leaf).flatten())
-        self.take_pains(children.risen)
-
-    def take_pains(self, risen: Tensor) -> None:
-        """Twice as many steps of optimisation from now on, if one half in ten is no better than its parent.
-
-        Their lines and multipliers have lost touch with the splits then, and to split on would never end.
-        """
-        if len(risen) >= MANY and self.step.iterations < MOST_STEPS and float(risen.double().mean()) < RISEN:
-            self.step.iterations = min(2 * self.step.iterations, MOST_STEPS)
+        if self.step.take_pains(children.risen):
             self.replayed.forget()
 
     def _settled(self, sub: Subproblems) -> tuple[Subproblems, Tensor]:
@@ -361,14 +325,11 @@ class BranchAndBound:
         if self.images.proof is None:
             return sub, good
         rows = torch.nonzero(good).flatten()
-        bound = sub.bound.index_copy(0, rows, self._proved_bounds(sub.at(rows)))
+        bound = sub.bound.index_copy(0, rows, self.images.proved_bounds(sub.at(rows), self.job.settings.branch.batch))
         good = proved(bound)
         if self.job.ledger.drafts is not None:
             self.job.ledger.drafts.add(self.images, sub.at(good & self.alive[sub.image]))
         return replace(sub, bound=torch.where(good, bound, bound.clamp(max=0))), good
-
-    def _proved_bounds(self, sub: Subproblems) -> Tensor:
-        return self.images.proved_bounds(sub, self.job.settings.branch.batch)
 
     def _make_room(self, image: Tensor) -> None:
         """End the images with the most subproblems until those of these images, (B,), fit on the device or the host."""
@@ -385,13 +346,6 @@ class BranchAndBound:
             number = self.number[place]
             self._stop(place, self.job.ledger.verdict(number, "falsified", counterexample=point, margin=margin))
 
-    def _replay(self, place: int, point: Tensor) -> bool:
-        """Whether the point is a counterexample; then the image ends."""
-        seen = self.job.replay(self.number[place], point)
-        if seen is not None:
-            self._break({place: seen})
-        return seen is not None
-
     def _solve(self, sub: Subproblems, rows: Tensor) -> None:
         """Rows of subproblems, (L,), that are fully split and not proved: their multipliers are optimised for longer;
         what is left is decided exactly.
@@ -403,7 +357,7 @@ class BranchAndBound:
             return
         leaves = sub.at(rows)
         shares = self._numbers(leaves)
-        with self._charged(shares):
+        with self.job.ledger.charged(shares):
             late = self.job.limit([number for number, _ in shares])
             leaves, good = self._settled(self.step.leaf_bounds(leaves, late))
         self.floor = self.floor.scatter_reduce(0, leaves.image, torch.where(good, leaves.bound, torch.inf), "amin")
@@ -425,8 +379,12 @@ class BranchAndBound:
         exact = -torch.inf if leaf is None else self._exact_bound(leaves, row, leaf)
         if bool(proved(torch.tensor(exact, dtype=torch.float64))):
             self.floor[place] = min(float(self.floor[place]), exact)
-        elif leaf is None or not self._replay(place, leaf.point):
+            return
+        seen = None if leaf is None else self.job.replay(self.number[place], leaf.point)
+        if seen is None:
             self._give_up(place, "gap")
+        else:
+            self._break({place: seen})
 
     def _exact_bound(self, leaves: Subproblems, row: int, leaf: Leaf) -> float:
         """The bound that a leaf's program proves; its multipliers are evaluated like all others."""
@@ -435,7 +393,7 @@ class BranchAndBound:
         one = leaves.at(slice(row, row + 1))
         beta = one.beta.new_zeros(one.beta.shape).masked_scatter(one.sign != 0, leaf.beta.to(one.beta))
         one = replace(one, bound=torch.full_like(one.bound, leaf.bound), beta=beta)
-        bound = self._proved_bounds(one)
+        bound = self.images.proved_bounds(one, self.job.settings.branch.batch)
         if self.job.ledger.drafts is not None:
             self.job.ledger.drafts.add(self.images, one.at(proved(bound)))
         return float(bound)
