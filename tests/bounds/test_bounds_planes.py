@@ -158,6 +158,14 @@ def test_fitted_planes_find_what_no_chord_can() -> None:
     fitted = value(fit([group], bounds, sub, function, 200, never)[0])
     assert chords < -2.9
     assert -2.1 < fitted <= -2.0
+    assert all(value(kept) == value(group) for kept in fit([replace(group, rate=0.0)], bounds, sub, function, 9, never))
+
+
+def test_planes_that_were_fitted_before_are_moved_by_shorter_steps() -> None:
+    bounds, _ = corner_problem()
+    first = Group.of(bounds, 0, 1, bounds.open[0], torch.float64)
+    again = Group.of(bounds, 0, 1, bounds.open[0], torch.float64, first)
+    assert 0 < again.rate < first.rate
 
 
 @pytest.mark.parametrize("case", [0, 2], ids=["convolutions", "residual"])

@@ -109,7 +109,7 @@ class BranchSettings:
     candidates: int = setting(3, "Neurons that the filtered branching tries by one bounding step.")
     iterations: int = setting(2, "Steps of optimisation of a subproblem; up to 32 once splits alone gain nothing.")
     lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
-    lr_beta: float = setting(0.2, "Step size for the multipliers of splits.")
+    lr_beta: float = setting(0.2, "Step size for the multipliers of splits; a quarter of it in convolutional networks.")
     batch: int = setting(4096, "Subproblems, or margins before branching, bounded at once; less where memory is short.")
     leaf_iterations: int = setting(50, "Steps of optimisation of a fully split subproblem before it is solved exactly.")
     lp_size: int = setting(2_000_000, "A fully split subproblem is solved exactly if it has at most this many entries.")

@@ -20,12 +20,14 @@ from lipgraft.bounds.attained import costs
 from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.splits import curve_start, split_points
 from lipgraft.errors import SettingsError, unknown_name
+from lipgraft.network.graph import Conv
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.settings import VerifySettings
 
 SPARED = 0.01  # of what the chords of all neurons cost
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
+SHORT = 0.25  # of the step for multipliers, behind convolutions, where they are small and begin near where they belong
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 LOWEST = -1e30  # keeps a gain finite, so that a neuron that cannot be split never looks better
 
@@ -129,12 +131,15 @@ class Step:
         self.branching = branching_named(settings.branch.rule)
         self.early = images.y.device.type == "cpu"
         self.iterations = settings.branch.iterations
+        layout = images.layout
+        windows = any(isinstance(node, Conv) for node in layout.network.nodes)
+        self.reach = SHORT if windows and not layout.curved else 1.0
 
     def __call__(self, parents: Subproblems) -> Children:
         """parents: P subproblems, each with at least one neuron to split."""
         children = self.decide(parents)
         function = self.lower_bound(children)
-        found = self._optimised(function, children, self.iterations)
+        found = self._optimised(function, children, self.iterations, self.reach)
         # A half lies inside its parent, so what was proved of the parent holds for it too.
         bound = torch.maximum(found.bound, children.bound)
         point = self.images.corner(children.image, found.rows)
@@ -151,7 +156,7 @@ class Step:
 
     def bounded(self, sub: Subproblems) -> Subproblems:
         """The same subproblems, a few steps of optimisation further."""
-        found = self._optimised(self.lower_bound(sub), sub, self.iterations)
+        found = self._optimised(self.lower_bound(sub), sub, self.iterations, self.reach)
         better = found.bound > sub.bound
         return replace(
             sub,
@@ -162,10 +167,14 @@ class Step:
 
     def leaf_bounds(self, leaves: Subproblems, late: Late) -> Subproblems:
         """Fully split subproblems, whose multipliers alone are free, with better ones. late: ends the optimisation."""
-        found = self._optimised(self.lower_bound(leaves), leaves, self.settings.branch.leaf_iterations, late)
+        steps = self.settings.branch.leaf_iterations
+        found = self._optimised(self.lower_bound(leaves), leaves, steps, 1.0, late)
         return replace(leaves, bound=found.bound, alpha=found.alpha, beta=found.beta)
 
-    def _optimised(self, function: LowerBound, sub: Subproblems, iterations: int, late: Late = never) -> Optimised:
+    def _optimised(
+        self, function: LowerBound, sub: Subproblems, iterations: int, reach: float, late: Late = never
+    ) -> Optimised:
+        """reach: of the step for multipliers."""
         settings = self.settings.branch
         steps = AlphaSettings(iterations, settings.lr_alpha, self.settings.optimise.decay)
         # The half of a curve is no line: what it gains rests on multipliers, which take many steps to get there.
@@ -174,7 +183,7 @@ class Step:
             sub.alpha,
             sub.beta,
             steps,
-            lr_beta=settings.lr_beta,
+            lr_beta=reach * settings.lr_beta,
             onward=bool(function.layout.curved),
             early=self.early,
             late=late,

@@ -14,8 +14,8 @@ from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems
 from lipgraft.verification.job import Job
 from lipgraft.verification.verdict import Ledger
 
-AGAIN = 5  # times as many subproblems as before, and an image's planes are fitted anew
-FITS = 10  # of an image's planes, at most
+AGAIN, LATER = 5, 2.0  # times as many subproblems as before, and an image's planes are fitted anew; after that
+FITS = 16  # of an image's planes, at most
 MANY = 64  # open subproblems of an image whose planes are fitted anew, at least
 MARGINS = 6  # open margins of an image that gets planes, at most
 FITTED = 32  # subproblems of a margin that its planes are fitted to
@@ -50,7 +50,7 @@ class Lifting:
         hard = [
             place
             for place, times in enumerate(self.times)
-            if times < FITS and not stopped[place] and subproblems[numbers[place]] >= after * AGAIN**times
+            if times < FITS and not stopped[place] and subproblems[numbers[place]] >= after * _growth(times)
         ]
         waits, live = self.next_round is None or rounds < self.next_round, len(stopped) - sum(stopped)
         if not hard or waits or len(hard) * WAITING < live:
@@ -123,6 +123,11 @@ class Lifting:
                     self.next_round += LONG_REST
                 break
         return groups, hard
+
+
+def _growth(times: int) -> float:
+    """How many times the subproblems before an image's first planes it has before its next ones."""
+    return AGAIN * LATER ** (times - 1) if times else 1
 
 
 def _after(ledger: Ledger, end: float) -> bool:

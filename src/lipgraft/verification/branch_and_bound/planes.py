@@ -23,6 +23,7 @@ SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it
 COPIES = 8  # bytes of a slope in every block of subproblems that are bounded
 CODES = 65535  # 16 bits: with 8, planes that are chords lose up to a seventh of what is left to prove
 LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.1, 0.1, 0.05, 0.985
+LR_AGAIN = 0.02  # for planes that were fitted before: longer steps lose what they had
 
 Planes = dict[int, Plane]
 """By activation."""
@@ -36,13 +37,14 @@ class Group:
     """The planes of one margin. image: by its place in the search; target: the class; reads, choice: by activation.
 
     reads: as proofs see them; choice: chords of the search's type, or what was fitted, in whole numbers of CODES. Every
-    choice is sound, and a certificate has these numbers.
+    choice is sound, and a certificate has these numbers. rate: the size of the first step when they are fitted.
     """
 
     image: int
     target: int
     reads: dict[int, Reads]
     choice: dict[int, Choice]
+    rate: float = LR_PLANES
 
     @staticmethod
     def of(
@@ -69,7 +71,7 @@ class Group:
             for i in choice.keys() & known.choice.keys():
                 seen = _numbers(known.choice[i], dtype)
                 choice[i] = choice[i].over(reads[i].column[0], seen, known.reads[i].column[0])
-        return Group(image, target, reads, choice)
+        return Group(image, target, reads, choice, LR_PLANES if known is None else LR_AGAIN)
 
     @property
     def slopes(self) -> int:
@@ -117,7 +119,8 @@ def fit(
         free += [choice.share, choice.low, choice.high]
     chosen = free[2:]
     climbs = [Adam(part) for part in free]
-    rates = [LR_ALPHA, LR_BETA] + [LR_PLANES] * (len(free) - 2)
+    planar = torch.tensor([group.rate for group in groups], dtype=dtype, device=device)
+    rates: list[float | Tensor] = [LR_ALPHA, LR_BETA, *(_like(planar, part) for part in free[2:])]
     for step in range(steps):
         leaves = [part.detach().requires_grad_() for part in free]
         with torch.enable_grad():
@@ -206,6 +209,6 @@ def _triples(reads: dict[int, Reads], parts: list[Tensor]) -> dict[int, Choice]:
     return {i: Choice(*triple) for i, triple in zip(reads, triples, strict=True)}
 
 
-def _like(mask: Tensor, values: Tensor) -> Tensor:
+def _like(by_group: Tensor, values: Tensor) -> Tensor:
     """(G,) -> (G, 1, ...)."""
-    return mask.view(-1, *(1,) * (values.ndim - 1))
+    return by_group.view(-1, *(1,) * (values.ndim - 1))
