@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# One thread, here and in the programs that tests start: the networks are so small that threads cost more than they
+# give, and while all cores are busy they wait for one another. NumPy and PyTorch read it when they are imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import torch
 from hypothesis import settings
 
@@ -19,8 +25,6 @@ settings.load_profile("lipgraft")
 # A shell that runs the suite in the background makes it ignore Ctrl-C, which some tests send to programs of their own.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-torch.set_num_threads(1)  # the networks here are so small that threads cost more than they give
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
