@@ -59,6 +59,7 @@ def run(*line: str) -> None:
     assert main(list(line)) == 0, line
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("network", ["mynet:build", "flat.onnx"])
 def test_train_graft_train_verify_lipschitz_attack_and_export_take_ones_own(
     network: str, folder: Path, capsys: pytest.CaptureFixture[str]

@@ -263,6 +263,7 @@ def test_held_out_images_are_measured_without_a_look_at_the_test_images(
     assert not seen["ours: certifying 12 images"]
 
 
+@pytest.mark.long
 def test_the_second_dozen_is_certified_as_in_a_run_of_two_dozen(
     finished: tuple[Path, RunResults], tmp_path: Path
 ) -> None:

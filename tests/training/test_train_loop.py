@@ -105,6 +105,7 @@ WARM = replace(
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CERTIFIED)
 def test_interval_bounds_prove_digits_after_certified_training(name: str, digits: Dataset) -> None:
     result = train(fresh(), some(digits, 900), replace(WARM, objective=name, **CERTIFIED[name]), device="cpu")

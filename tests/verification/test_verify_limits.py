@@ -91,6 +91,7 @@ def test_the_time_of_the_attack_is_charged_to_the_images_that_took_it(generator:
     assert broken.seconds < 0.2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("activation", "eps", "iterations"),
     [
