@@ -197,6 +197,7 @@ ALWAYS_REJECTED: dict[str, tuple[Callable[[Arrays, Random], Arrays], str]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ALWAYS_REJECTED)
 def test_a_change_that_leaves_no_proof_is_rejected_with_its_reason(
     name: str, splitting: list[Case], tmp_path: Path

@@ -182,6 +182,7 @@ def test_another_setting_redoes_what_depends_on_it_and_nothing_else(copy: Callab
     assert words == {"certifying 5 images", "unstable neurons and margins", "images to look at"}
 
 
+@pytest.mark.long
 def test_another_seed_has_a_table_of_its_own_beside_the_first(copy: Callable[..., Path]) -> None:
     out, heard = copy("lipschitz"), Heard()
     before = (out / "lipschitz/results.json").read_bytes()

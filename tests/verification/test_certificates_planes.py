@@ -144,6 +144,7 @@ def test_more_is_proved_than_without_and_checked(windows: tuple[Path, dict[int, 
     assert proved[0] > proved[1]
 
 
+@pytest.mark.long
 def test_leaves_of_one_margin_rest_on_planes_of_several_fits(windows: tuple[Path, dict[int, Verdict]]) -> None:
     fits = [
         {int(plane) for plane in arrays(v)["leaf_plane"][arrays(v)["leaf_row"] == row] if plane >= 0}
@@ -163,6 +164,7 @@ def test_sets_may_be_above_different_neurons(monkeypatch: pytest.MonkeyPatch, tm
     assert any((array.sum(1) < array.shape[1]).any() for array in used)
 
 
+@pytest.mark.long
 def test_without_their_planes_proofs_do_not_stand(windows: tuple[Path, dict[int, Verdict]], tmp_path: Path) -> None:
     out = CertificateFolder(tmp_path)
     for place, verdict in lifted(windows[1]).items():
@@ -172,6 +174,7 @@ def test_without_their_planes_proofs_do_not_stand(windows: tuple[Path, dict[int,
     assert any("not proved" in outcome.reason for outcome in check_folder(tmp_path))
 
 
+@pytest.mark.long
 def test_only_files_with_planes_are_of_the_second_version(windows: tuple[Path, dict[int, Verdict]]) -> None:
     folder, verdicts = windows
     versions = set()

@@ -196,6 +196,7 @@ def test_the_time_limit_holds_while_neurons_are_branched_on() -> None:
     assert bool(HiddenNeurons(job))
 
 
+@pytest.mark.long
 def test_without_memory_for_hidden_neurons_the_bounds_stay_and_other_failures_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -255,8 +256,8 @@ def test_an_image_that_looks_hopeless_is_not_left_behind_before_its_trial_is_ove
     assert search._cost()[open_].tolist() == pytest.approx([1024.0] * int(open_.sum()))
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("arithmetic", ["fast", "sound"])
+@pytest.mark.long
+@pytest.mark.parametrize("arithmetic", ["sound", "fast"])
 def test_open_subproblems_are_bounded_anew_when_their_neurons_are(arithmetic: str) -> None:
     search = opened(EAGER.changed(arithmetic=arithmetic))
     before, count = search.pool.worst_bounds(len(search.number)), len(search.pool)

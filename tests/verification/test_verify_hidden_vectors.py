@@ -123,7 +123,7 @@ def test_rounding_never_lifts_a_proved_bound_above_a_true_value() -> None:
     assert wrong["searched"] > 0  # so these networks do fool a bound that does not look at rounding
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.long
 @pytest.mark.parametrize(("arithmetic", "speaks_of"), [("sound", "real"), ("sound", "float32"), ("fast", "real")])
 def test_verdicts_are_those_without_and_need_fewer_subproblems(arithmetic: str, speaks_of: str) -> None:
     model = module("relu", 2, hidden=24, layers=4)
