@@ -1,16 +1,22 @@
 # Two commands are enough: `make demo` and `make test`. Both create the environment first.
+# `make test` runs all tests but those marked `long`, `make test-long` runs those.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types docs package reproduce-smoke clean
+.PHONY: demo test test-long lint types docs package reproduce-smoke clean
 
 demo: $(READY)
 	$(BIN)/lipgraft run quickstart
 
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder
+
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+	$(PYTEST) -m "not long"
+
+test-long: $(READY)
+	$(PYTEST) -m long
 
 reproduce-smoke: $(READY)
 	$(BIN)/lipgraft reproduce all --scale smoke

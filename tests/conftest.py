@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# One thread, here and in the programs that tests start: the networks are so small that threads cost more than they
+# give, and while all cores are busy they wait for one another. NumPy and PyTorch read it when they are imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import torch
 from hypothesis import settings
+
+from tiers import TIERS
 
 # No deadline: how fast the machine is says nothing of whether the code is right.
 settings.register_profile("lipgraft", deadline=None, derandomize=True)
@@ -20,7 +29,21 @@ settings.load_profile("lipgraft")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-torch.set_num_threads(1)  # the networks here are so small that threads cost more than they give
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Cases of a sampled test are long, but for one in n; groups come first, which hold the tests that take longest."""
+    counts = Counter[str]()
+    for item in items:
+        if (sampled := item.get_closest_marker("sampled")) is not None:
+            function = item.nodeid.partition("[")[0]
+            if counts[function] % sampled.args[0] != sampled.kwargs.get("first", 0):
+                item.add_marker("long")
+            counts[function] += 1
+    config.stash[TIERS] = tiers = defaultdict(set)
+    for item in items:
+        tiers[item.path].add(item.get_closest_marker("long") is not None)
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -86,6 +86,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             assert anchor in slugs, f"{target}#{anchor}"
 
 
+@pytest.mark.long
 def test_the_tutorials_run_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

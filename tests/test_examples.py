@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = {"EPOCHS": 1, "IMAGES": 3, "RATIOS": (0.0, 0.3), "EPS": 0.01}
 
 
+@pytest.mark.sampled(2, first=1)
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_a_script_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -140,6 +140,7 @@ def test_bounds_hold(name: str, generator: torch.Generator) -> None:
         assert_sound(network, reached, bounds)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_some_images_are_verified_and_some_falsified(name: str, generator: torch.Generator) -> None:
     """Piecewise linear networks leave nothing open: branch and bound takes each of these operators."""
@@ -168,6 +169,7 @@ def test_some_images_are_verified_and_some_falsified(name: str, generator: torch
                 assert bool((model((image + radius * noise).clamp(0, 1)).argmax(1) == label).all())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["transposed convolution", "max pool 2 x 2", "hardtanh", "relu6", "gelu", "softplus"])
 def test_lipschitz_bounds_hold(name: str, generator: torch.Generator) -> None:
     model = model_of(name).double()
@@ -180,6 +182,7 @@ def test_lipschitz_bounds_hold(name: str, generator: torch.Generator) -> None:
     assert bool((plain <= lipschitz(model, x, 0.03, "interval-jacobian") + 1e-9).all())
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("grafted", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_network_survives_onnx(name: str, grafted: bool, tmp_path: Path, generator: torch.Generator) -> None:

@@ -24,6 +24,7 @@ def needs_data(line: list[str]) -> bool:
     return bool(NEEDS_DATA & set(line)) and "--list" not in line
 
 
+@pytest.mark.long
 def test_the_commands_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "zoo", tmp_path / "zoo")
     monkeypatch.chdir(tmp_path)

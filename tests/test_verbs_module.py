@@ -153,6 +153,7 @@ def test_a_module_in_training_mode_gets_the_answers_of_evaluation_mode(verb: str
 # --- precision
 
 
+@pytest.mark.sampled(4)
 @every_verb
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_modules_are_computed_with_in_single_precision(verb: str, dtype: torch.dtype) -> None:
@@ -278,6 +279,7 @@ def test_no_verb_looks_past_a_hook(verb: str) -> None:
 # --- modes of the process
 
 
+@pytest.mark.sampled(4)
 @every_verb
 @pytest.mark.parametrize("made_in", [False, True], ids=["module from outside", "module from inside"])
 def test_every_verb_works_in_inference_mode(verb: str, made_in: bool) -> None:

@@ -42,6 +42,7 @@ def test_there_is_a_network_of_each_kind_and_none_is_large() -> None:
     assert sum(sizes) < 5 * LIMIT
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_some_images_of_each_network_get_verdicts_that_fit_its_card(name: str) -> None:
     card = lg.models.zoo_card(name)

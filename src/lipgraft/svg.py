@@ -14,13 +14,11 @@ LETTER = 6.4
 
 def tag(name: str, content: object = None, **attributes: object) -> Markup:
     """One element. `class_` gives class, `stroke_width` gives stroke-width; numbers are rounded to 1/100."""
-    text = Markup("")
+    text = ""
     for key, value in attributes.items():
-        shown = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
-        text += Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), shown)
-    if content is None:
-        return Markup("<{}{}/>").format(Markup(name), text)
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), text, content)
+        shown = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else escape(value)
+        text += f' {key.rstrip("_").replace("_", "-")}="{shown}"'
+    return Markup(f"<{name}{text}/>" if content is None else f"<{name}{text}>{escape(content)}</{name}>")
 
 
 def text(x: float, y: float, words: object, class_: str = "", anchor: str = "start") -> Markup:

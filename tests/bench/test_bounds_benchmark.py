@@ -72,6 +72,7 @@ def test_every_method_is_measured_plain_and_grafted(checkpoint: Path) -> None:
     assert shares[True, "crown"] < shares[False, "crown"], "grafted neurons are never unstable"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["ibp", "crown"])
 def test_the_shares_in_a_row_are_those_of_the_bounds(method: str, checkpoint: Path) -> None:
     eps, weights = 0.02, {"digits-cnn": checkpoint}

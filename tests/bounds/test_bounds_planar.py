@@ -55,6 +55,7 @@ def value(node: Planar, numbers: list[Fraction]) -> Fraction:
     return numbers[0] * numbers[1] if isinstance(node, Product) else numbers[0] / numbers[1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NODES)
 def test_the_planes_hold_the_function_in_exact_arithmetic(name: str) -> None:
     node, count = NODES[name], 300
@@ -119,6 +120,7 @@ def test_a_factor_that_is_fixed_leaves_the_other_as_it_is() -> None:
         assert error < 1e-9
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", [products_of_results, waves_and_steps])
 @pytest.mark.parametrize("sound", [False, True])
 @pytest.mark.parametrize("eps", [0.0, 0.01, 0.3])

@@ -140,6 +140,7 @@ MUTATIONS: dict[str, Callable[[Arrays, Random], Arrays]] = {
 }
 
 
+@pytest.mark.long
 def test_two_thousand_changed_certificates_are_rejected_or_still_proofs(splitting: list[Case]) -> None:
     random, truth, accepted, rejected = np.random.default_rng(0), Truth(), 0, 0
     networks = {case.digest: read_network(case.file.read_bytes()) for case in splitting}
@@ -196,6 +197,7 @@ ALWAYS_REJECTED: dict[str, tuple[Callable[[Arrays, Random], Arrays], str]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ALWAYS_REJECTED)
 def test_a_change_that_leaves_no_proof_is_rejected_with_its_reason(
     name: str, splitting: list[Case], tmp_path: Path

@@ -254,6 +254,7 @@ MUTATIONS: list[Callable[[Arrays, Random], Arrays]] = [
 ]
 
 
+@pytest.mark.long
 def test_a_thousand_changed_certificates_are_rejected_or_still_proofs(lifted: list[Case]) -> None:
     random, known, accepted, rejected = np.random.default_rng(0), {}, 0, 0
     networks = {case.digest: read_network(case.file.read_bytes()) for case in lifted}
@@ -314,6 +315,7 @@ ALWAYS_REJECTED: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ALWAYS_REJECTED)
 def test_a_change_that_leaves_no_proof_is_rejected_with_its_reason(
     name: str, lifted: list[Case], tmp_path: Path

@@ -34,6 +34,7 @@ def written(case: Case, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("refine", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_honest_certificates_are_accepted_also_in_exact_arithmetic(tmp_path: Path, family: str, refine: bool) -> None:

@@ -59,6 +59,7 @@ def run(*line: str) -> None:
     assert main(list(line)) == 0, line
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("network", ["mynet:build", "flat.onnx"])
 def test_train_graft_train_verify_lipschitz_attack_and_export_take_ones_own(
     network: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -78,6 +79,7 @@ def test_train_graft_train_verify_lipschitz_attack_and_export_take_ones_own(
     assert (folder / "exported" / "net.onnx").is_file()
 
 
+@pytest.mark.long
 def test_a_recipe_takes_ones_own_and_notices_when_it_changes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "own.yaml").write_text(RECIPE)
     run("run", "own.yaml", "--device", "cpu")

@@ -158,6 +158,7 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(
     assert not {"\x1b", "\x07", "\x9b"} & set(captured.out + captured.err)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", every_command(typer.main.get_command(app)), ids=" ".join)
 def test_every_command_takes_a_number_of_threads(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*path, "--help"]) == 0

@@ -61,6 +61,7 @@ def test_a_verb_brings_pytorch_whose_threads_wait_asleep() -> None:
     assert "torch" in loaded(f"{clean}; import lipgraft; {asleep}; assert 'torch' not in sys.modules; lipgraft.bound")
 
 
+@pytest.mark.long
 def test_verifying_leaves_alone_what_few_properties_need() -> None:
     assert loaded("from lipgraft.interop import verify_vnnlib") == {"torch", "numpy"}
 
@@ -69,6 +70,7 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
     assert loaded("import lipgraft; assert not hasattr(lipgraft, 'nonsense')") == set()
 
 
+@pytest.mark.long
 def test_onnx_files_are_known_to_whoever_imports_only_the_models() -> None:
     loaded(
         "from lipgraft.models import build, load, save; import tempfile, pathlib\n"

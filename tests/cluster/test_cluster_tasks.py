@@ -27,6 +27,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 pytestmark = pytest.mark.xdist_group("ray")
 
 
+@pytest.mark.long
 def test_what_a_dead_worker_left_is_done_again_and_what_kills_every_worker_is_given_up(
     workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +70,7 @@ def test_instances_are_answered_as_in_one_process_and_none_is_asked_again(
 ROWS = ["cnn-b/baseline", "cnn-b/ours"]
 
 
+@pytest.mark.long
 def test_rows_of_a_table_are_those_of_one_process_and_what_they_share_is_made_once(
     address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def images(count: int) -> tuple[Tensor, Tensor]:
     return x, y
 
 
+@pytest.mark.long
 def test_a_killed_workers_images_are_done_again_none_lost_and_none_twice(workers: Workers, tmp_path: Path) -> None:
     """One image kills its worker once and is verified by the next; another kills every worker and is an error."""
     x, y = images(24)
@@ -80,6 +81,7 @@ def command(checkpoint: str, *more: str) -> list[str]:
     return ["verify", checkpoint, "--data", "digits", "--eps", "0.01", "--device", "cpu", *more]
 
 
+@pytest.mark.long
 def test_the_command_gives_the_verdicts_and_proofs_that_it_gives_without_a_cluster(
     address: str, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +107,7 @@ def rows(run: Path) -> list[Row]:
         return []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
 def test_a_driver_that_is_interrupted_or_killed_goes_on_where_it_stopped(
     address: str, checkpoint: str, tmp_path: Path
@@ -190,12 +193,14 @@ class OnlyHere(nn.Sequential):
     """A class of this file, which no worker can import."""
 
 
+@pytest.mark.long
 def test_a_model_that_the_workers_cannot_import_is_refused(workers: Workers) -> None:
     x, y = images(2)
     with pytest.raises(ClusterError, match="No module named"):
         list(workers.cluster.verify_stream(OnlyHere(network()), x, y, EPS, settings=SETTINGS))
 
 
+@pytest.mark.long
 def test_the_same_workers_answer_one_question_after_the_other(workers: Workers) -> None:
     """The second one finds them waiting, and is answered about its own network."""
     x, y = images(12)
@@ -213,6 +218,7 @@ def test_the_same_workers_answer_one_question_after_the_other(workers: Workers) 
     assert crews[0] == crews[1]
 
 
+@pytest.mark.long
 def test_the_benchmark_decides_the_same_with_and_without_workers(address: str) -> None:
     x, y = images(64)
     begun: list[tuple[int, str]] = []
@@ -242,6 +248,7 @@ class AllAtOnce(Queue):
         return [self._fresh.popleft() for _ in range(len(self._fresh))] or super().take()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("killed", ["nobody", "giver", "receiver"])
 def test_half_of_a_workers_open_images_move_to_an_idle_one_and_none_is_lost(
     killed: str, workers: Workers, monkeypatch: pytest.MonkeyPatch

@@ -165,12 +165,14 @@ def property_text(cases: list[tuple[Array, Array, Array, Array]]) -> str:
     return "\n".join([*lines, f"(assert (or (or) {' '.join(parts)}))"])
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(9))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_few_inputs_every_word_is_right(family: str, seed: int, tmp_path: Path) -> None:
     assert words(family, 2, seed, tmp_path, 120.0) == ["unsat", "sat"]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", [0, 4])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_many_inputs_no_word_is_wrong(family: str, seed: int, tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ from lipgraft.runs.reproduction import SHARED
 pytestmark = pytest.mark.xdist_group("smoke")  # one process makes the fixture, and runs all tests on it
 
 NAMES = experiment_names()
+LONG = ["certified-cnn5", "certified-grafting", "controls"]  # a third of the time; others train and graft as they do
+FIRST = [name for name in NAMES if name not in LONG]
+CASES = [*FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
 FLAGS = ("--scale", "smoke", "--device", "cpu")
 
 
@@ -62,11 +65,28 @@ def figures(content: dict[str, Any]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Heard]:
-    """The folder of all experiments, and what their stages said."""
+    """The folder of the experiments that are not long, and what their stages said."""
     out, heard = tmp_path_factory.mktemp("reproduce"), Heard()
-    for name in NAMES:
+    for name in FIRST:
         reproduce(load_experiment(name, "smoke"), out, announce=heard)
     return out, heard
+
+
+@pytest.fixture(scope="module")
+def long(everything: tuple[Path, Heard]) -> tuple[Path, Heard]:
+    """The same folder with the long ones too, and what the stages of all said."""
+    out, heard = everything[0], Heard()
+    for name in LONG:
+        reproduce(load_experiment(name, "smoke"), out, announce=heard)
+    heard.made = everything[1].made + heard.made
+    return out, heard
+
+
+@pytest.fixture
+def folder(name: str, request: pytest.FixtureRequest) -> Path:
+    """Where the experiment of that name is, whichever it is."""
+    made: tuple[Path, Heard] = request.getfixturevalue("long" if name in LONG else "everything")
+    return made[0]
 
 
 @pytest.fixture
@@ -81,9 +101,9 @@ def copy(everything: tuple[Path, Heard], tmp_path: Path) -> Callable[..., Path]:
     return copied
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_row_of_every_experiment_is_measured(name: str, everything: tuple[Path, Heard]) -> None:
-    experiment, content = load_experiment(name, "smoke"), results(everything[0], name)
+@pytest.mark.parametrize("name", CASES)
+def test_every_row_of_every_experiment_is_measured(name: str, folder: Path) -> None:
+    experiment, content = load_experiment(name, "smoke"), results(folder, name)
     assert content["missing"] == []
     assert [run["name"] for run in content["runs"]] == [run.recipe.name for run in experiment.runs]
     for run, asked in zip(content["runs"], experiment.runs, strict=True):
@@ -101,9 +121,9 @@ def test_every_row_of_every_experiment_is_measured(name: str, everything: tuple[
             assert all(made in content["made"] for made in model["made"])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_results_are_small_and_say_where_they_come_from(name: str, everything: tuple[Path, Heard]) -> None:
-    file = everything[0] / name / "results.json"
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_small_and_say_where_they_come_from(name: str, folder: Path) -> None:
+    file = folder / name / "results.json"
     content = json.loads(file.read_text())
     assert file.stat().st_size < 60_000
     assert content["command"] == f"lipgraft reproduce {name} --scale smoke"
@@ -111,7 +131,7 @@ def test_results_are_small_and_say_where_they_come_from(name: str, everything: t
     assert content["scale"] == "smoke"
     assert content["seconds"] > 0
     assert all(made["device"] for made in content["made"])
-    table = (everything[0] / name / "table.md").read_text()
+    table = (folder / name / "table.md").read_text()
     assert table.startswith(f"# {content['title']}\n")
     assert content["command"] in table
     for run in content["runs"]:
@@ -120,10 +140,18 @@ def test_results_are_small_and_say_where_they_come_from(name: str, everything: t
 
 
 def test_what_experiments_share_is_made_once(everything: tuple[Path, Heard]) -> None:
-    made = everything[1].made
-    total = workload([load_experiment(name, "smoke") for name in NAMES])
+    assert_made_once(everything[1].made, FIRST, pretrainings=12)
+
+
+@pytest.mark.long
+def test_what_all_experiments_share_is_made_once(long: tuple[Path, Heard]) -> None:
+    assert_made_once(long[1].made, NAMES, pretrainings=17)
+
+
+def assert_made_once(made: list[str], names: list[str], pretrainings: int) -> None:
+    total = workload([load_experiment(name, "smoke") for name in names])
     trained = ("adversarial training", "certified training")
-    assert sum(what.startswith(trained) for what in made) == total.pretrainings == 17
+    assert sum(what.startswith(trained) for what in made) == total.pretrainings == pretrainings
     # Two rows may even come to the same mask and be one from there on.
     assert 30 < sum("fine-tuning" in what for what in made) <= total.finetunings
     assert sum("certifying" in what for what in made) <= total.models
@@ -154,6 +182,7 @@ def test_another_setting_redoes_what_depends_on_it_and_nothing_else(copy: Callab
     assert words == {"certifying 5 images", "unstable neurons and margins", "images to look at"}
 
 
+@pytest.mark.long
 def test_another_seed_has_a_table_of_its_own_beside_the_first(copy: Callable[..., Path]) -> None:
     out, heard = copy("lipschitz"), Heard()
     before = (out / "lipschitz/results.json").read_bytes()
@@ -184,6 +213,7 @@ def test_some_rows_first_and_the_others_later_give_the_whole_table(
     assert json.loads(capsys.readouterr().out)[0]["experiment"] == "lipschitz"
 
 
+@pytest.mark.long
 def test_rows_that_were_finished_before_stay_in_the_table(
     everything: tuple[Path, Heard], copy: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,10 +296,10 @@ def test_a_row_that_is_finished_is_in_the_table_before_the_run_ends(tmp_path: Pa
 # --- the pages
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_page_has_its_figures_filled_and_its_rows(name: str, everything: tuple[Path, Heard]) -> None:
-    page = (everything[0] / name / "report.html").read_text()
-    content = results(everything[0], name)
+@pytest.mark.parametrize("name", CASES)
+def test_every_page_has_its_figures_filled_and_its_rows(name: str, folder: Path) -> None:
+    page = (folder / name / "report.html").read_text()
+    content = results(folder, name)
     assert not re.search(r"https?://|@import|url\(|<script src|<link", page)
     ids = re.findall(r'id="([^"]+)"', page)
     assert len(ids) == len(set(ids))

@@ -239,6 +239,7 @@ def test_measured_are_the_images_that_no_training_sees() -> None:
         first(0, None)
 
 
+@pytest.mark.long
 def test_held_out_images_are_measured_without_a_look_at_the_test_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +264,7 @@ def test_held_out_images_are_measured_without_a_look_at_the_test_images(
     assert not seen["ours: certifying 12 images"]
 
 
+@pytest.mark.long
 def test_the_second_dozen_is_certified_as_in_a_run_of_two_dozen(
     finished: tuple[Path, RunResults], tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ WARM = replace(
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CERTIFIED)
 def test_interval_bounds_prove_digits_after_certified_training(name: str, digits: Dataset) -> None:
     result = train(fresh(), some(digits, 900), replace(WARM, objective=name, **CERTIFIED[name]), device="cpu")
@@ -309,6 +310,7 @@ def test_after_kill_9_a_resumed_run_ends_with_the_same_weights_bit_for_bit(digit
     assert len(timeless[0]) == 9
 
 
+@pytest.mark.long
 def test_a_run_with_batchnorm_that_stops_while_the_radius_grows_goes_on_where_it_was(
     digits: Dataset, tmp_path: Path
 ) -> None:

@@ -442,6 +442,7 @@ def test_the_plain_step_of_the_benchmark_learns_like_ours() -> None:
     assert losses[0] < 2.3
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["ibp", "mtl-ibp", "ctbench", "sabr"])
 def test_the_plain_certified_step_of_the_benchmark_learns_like_ours(name: str) -> None:
     chosen = replace(preset(name), batch=32, eps=0.05, lr=2e-3, l1=1e-4, init="given")

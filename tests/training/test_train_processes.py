@@ -47,6 +47,7 @@ def assert_like(run: Path, alone: Path) -> None:
     torch.testing.assert_close(*losses, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks up torchrun's children in /proc")
 def test_two_processes_one_of_which_is_killed_train_as_one_does_whoever_resumes(tmp_path: Path) -> None:
     """With what is drawn at random, and what is remembered of every image, on the way."""

@@ -85,6 +85,7 @@ def write(model: nn.Module, folder: Path, settings: VerifySettings, count: int =
     return verdicts
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", networks())
 def test_the_checker_accepts_every_certificate(name: str, tmp_path: Path) -> None:
     verdicts = write(networks()[name], tmp_path, SETTINGS)
@@ -95,6 +96,7 @@ def test_the_checker_accepts_every_certificate(name: str, tmp_path: Path) -> Non
     assert len(outcomes) - len(proofs) == sum(v.status == "falsified" for v in verdicts) > 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["dense", "grafted", "residual"])
 def test_the_checker_accepts_certificates_about_float32(name: str, tmp_path: Path) -> None:
     write(networks()[name], tmp_path, SETTINGS.changed(speaks_of="float32", attack={"restarts": 0}))

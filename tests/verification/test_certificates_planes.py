@@ -119,6 +119,7 @@ def agree(folder: Path, verdicts: dict[int, Verdict]) -> None:
         assert outcomes[place].margin >= verdict.margin
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["grafted windows", "residual", "pooled", "grafted"])
 def test_the_checker_finds_the_bounds_that_the_verifier_proved(name: str, tmp_path: Path) -> None:
     agree(tmp_path, write(name, tmp_path, EAGER))
@@ -133,6 +134,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, V
         return folder, write("windows", folder, EAGER)
 
 
+@pytest.mark.long
 def test_more_is_proved_than_without_and_checked(windows: tuple[Path, dict[int, Verdict]], tmp_path: Path) -> None:
     agree(*windows)
     plain = write("windows", tmp_path, EAGER.changed(branch={"plane_steps": 0}))
@@ -142,6 +144,7 @@ def test_more_is_proved_than_without_and_checked(windows: tuple[Path, dict[int, 
     assert proved[0] > proved[1]
 
 
+@pytest.mark.long
 def test_leaves_of_one_margin_rest_on_planes_of_several_fits(windows: tuple[Path, dict[int, Verdict]]) -> None:
     fits = [
         {int(plane) for plane in arrays(v)["leaf_plane"][arrays(v)["leaf_row"] == row] if plane >= 0}
@@ -151,6 +154,7 @@ def test_leaves_of_one_margin_rest_on_planes_of_several_fits(windows: tuple[Path
     assert max(len(kinds) for kinds in fits) > 1
 
 
+@pytest.mark.long
 def test_sets_may_be_above_different_neurons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(branching, "SPARED", 0.3)
     monkeypatch.setattr(lifting, "MANY", 1)
@@ -160,6 +164,7 @@ def test_sets_may_be_above_different_neurons(monkeypatch: pytest.MonkeyPatch, tm
     assert any((array.sum(1) < array.shape[1]).any() for array in used)
 
 
+@pytest.mark.long
 def test_without_their_planes_proofs_do_not_stand(windows: tuple[Path, dict[int, Verdict]], tmp_path: Path) -> None:
     out = CertificateFolder(tmp_path)
     for place, verdict in lifted(windows[1]).items():
@@ -169,6 +174,7 @@ def test_without_their_planes_proofs_do_not_stand(windows: tuple[Path, dict[int,
     assert any("not proved" in outcome.reason for outcome in check_folder(tmp_path))
 
 
+@pytest.mark.long
 def test_only_files_with_planes_are_of_the_second_version(windows: tuple[Path, dict[int, Verdict]]) -> None:
     folder, verdicts = windows
     versions = set()

@@ -75,6 +75,7 @@ def live(work: BranchAndBound) -> list[int]:
     return [place for place, stopped in enumerate(work.stopped) if not stopped]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("arithmetic", ["sound", "fast"])
 @pytest.mark.parametrize("rounds", [0, 2, 8])
 @pytest.mark.parametrize("spills", [False, True])
@@ -97,6 +98,7 @@ def test_what_is_left_to_prove_is_the_same_before_and_after(rounds: int, arithme
     assert kept.isdisjoint(chosen)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("planes", [False, True], ids=["", "with planes above neurons"])
 def test_verdicts_are_those_of_a_search_that_nobody_took_anything_from(planes: bool) -> None:
     x, y = images()

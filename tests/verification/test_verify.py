@@ -586,6 +586,7 @@ def test_inference_mode_changes_no_verdict(generator: torch.Generator) -> None:
     assert [(v.status, v.reason) for v in inside] == [(v.status, v.reason) for v in before]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
 def test_leaves_are_solved_whatever_the_size_of_pre_activations(scale: float, generator: torch.Generator) -> None:
     """relu(s z) / s is relu(z): the same function, with numbers of another size on the way."""

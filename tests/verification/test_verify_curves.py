@@ -95,6 +95,7 @@ def middle(seed: int) -> Tensor:
     return torch.randn(2, generator=torch.Generator().manual_seed(seed + 9))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
 def test_branching_proves_what_optimised_lines_leave_open(kind: str) -> None:
     seed = LEFT_OPEN.get(kind, 20)
@@ -105,6 +106,7 @@ def test_branching_proves_what_optimised_lines_leave_open(kind: str) -> None:
     assert verdict(model, x).status == "verified"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
 def test_a_network_with_a_counterexample_is_never_verified(kind: str) -> None:
     for seed in (20, 30):
@@ -154,6 +156,7 @@ def neurons_at(images: Images, points: Tensor) -> Tensor:
     return layout.flat({i: values[layout.network.nodes[i].inputs[0]] for i in layout.places})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
 def test_bounds_of_halves_hold_at_every_point_in_them_and_the_halves_cover_the_box(kind: str) -> None:
     generator = torch.Generator().manual_seed(3)

@@ -67,6 +67,7 @@ def exact(window: WindowNetwork, prepared: Prepared, image: Tensor, neuron: Tens
     return torch.tensor(out, dtype=torch.float64)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer", [0, 1])
 def test_bounds_of_hidden_neurons_grow_with_splits_up_to_the_exact_value(kind: str, layer: int) -> None:
@@ -159,6 +160,7 @@ def test_tightened_bounds_are_tighter_and_hold_every_sampled_value() -> None:
         assert bool(((flat >= after[0][:, :-1]) & (flat <= after[1][:, :-1])).all())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("arithmetic", "speaks_of"), [("sound", "real"), ("sound", "float32"), ("fast", "real")])
 def test_verdicts_do_not_contradict_those_without_and_need_fewer_subproblems(arithmetic: str, speaks_of: str) -> None:
     model, x, y = images(1)
@@ -194,6 +196,7 @@ def test_the_time_limit_holds_while_neurons_are_branched_on() -> None:
     assert bool(HiddenNeurons(job))
 
 
+@pytest.mark.long
 def test_without_memory_for_hidden_neurons_the_bounds_stay_and_other_failures_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -253,6 +256,7 @@ def test_an_image_that_looks_hopeless_is_not_left_behind_before_its_trial_is_ove
     assert search._cost()[open_].tolist() == pytest.approx([1024.0] * int(open_.sum()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arithmetic", ["sound", "fast"])
 def test_open_subproblems_are_bounded_anew_when_their_neurons_are(arithmetic: str) -> None:
     search = opened(EAGER.changed(arithmetic=arithmetic))

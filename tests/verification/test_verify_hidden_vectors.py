@@ -72,6 +72,7 @@ def problem(
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["relu", "leaky", "grafted"])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_bounds_grow_with_splits_up_to_the_exact_value(kind: str, layer: int) -> None:
@@ -122,6 +123,7 @@ def test_rounding_never_lifts_a_proved_bound_above_a_true_value() -> None:
     assert wrong["searched"] > 0  # so these networks do fool a bound that does not look at rounding
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("arithmetic", "speaks_of"), [("sound", "real"), ("sound", "float32"), ("fast", "real")])
 def test_verdicts_are_those_without_and_need_fewer_subproblems(arithmetic: str, speaks_of: str) -> None:
     model = module("relu", 2, hidden=24, layers=4)
@@ -183,6 +185,7 @@ class Block(nn.Module):
         return out
 
 
+@pytest.mark.long
 def test_bounds_of_convolutions_behind_a_sum_grow_with_splits_and_hold_every_sampled_value() -> None:
     net = trace(Block().double(), (1, 4, 4)).to()
     generator = torch.Generator().manual_seed(1)

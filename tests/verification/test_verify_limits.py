@@ -65,6 +65,7 @@ class Robust(nn.Module):
         return out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("limit", [{"timeout": 1.0}, {"total_seconds": 1.0}])
 def test_the_attack_looks_at_the_clock(limit: dict[str, float]) -> None:
     settings = VerifySettings(Limits(**limit), AttackSettings(steps=200_000, restarts=1))
@@ -91,6 +92,7 @@ def test_the_time_of_the_attack_is_charged_to_the_images_that_took_it(generator:
     assert broken.seconds < 0.2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("activation", "eps", "iterations"),
     [

@@ -39,6 +39,7 @@ def without_planes(arithmetic: str = EAGER.arithmetic) -> list[Verdict]:
     return verify(model, x, y, EPS, settings=EAGER.changed(arithmetic=arithmetic, branch={"plane_steps": 0}))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arithmetic", ["fast", "sound"])
 def test_verdicts_do_not_contradict_those_without_and_more_is_proved(arithmetic: str) -> None:
     model, x, y = images()
@@ -51,6 +52,7 @@ def test_verdicts_do_not_contradict_those_without_and_more_is_proved(arithmetic:
     assert proved[0] > proved[1]
 
 
+@pytest.mark.long
 def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     plain = without_planes()
@@ -95,6 +97,7 @@ def test_planes_that_gain_nothing_are_not_kept(monkeypatch: pytest.MonkeyPatch) 
     assert [(v.status, v.subproblems) for v in once] == [(v.status, v.subproblems) for v in plain]
 
 
+@pytest.mark.long
 def test_only_so_many_margins_have_planes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     counts: list[int] = []
@@ -111,6 +114,7 @@ def test_only_so_many_margins_have_planes_at_a_time(monkeypatch: pytest.MonkeyPa
     assert {v.status for v in verdicts} <= {"verified", "falsified", "unknown"}
 
 
+@pytest.mark.long
 def test_neurons_without_planes_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     shares: list[float] = []
