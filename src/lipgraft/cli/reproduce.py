@@ -84,8 +84,8 @@ def reproduce(
     """Run the experiments of the paper and compare their figures with the published ones.
 
     Finished stages are kept, and stages that experiments share run once: after Ctrl-C or a crash, the same command
-    continues where it stopped. The folder of each table contains results.json, table.md and report.html with all
-    finished rows, updated after every row; with --seed 1 that folder is NAME-seed1. With --cluster, each worker
+    continues where it stopped. The folder of each table contains results.json and table.md with all finished rows,
+    updated after every row, and report.html; with --seed 1 that folder is NAME-seed1. With --cluster, each worker
     computes one row at a time.
     """
     from lipgraft import runs
