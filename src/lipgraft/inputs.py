@@ -38,7 +38,7 @@ def labels(y: Any, count: int, device: torch.device) -> Tensor:
     """One class per image: (count,) int64."""
     y = _tensor(y, "the labels", "one class per image").detach()
     if y.dtype == torch.bool or y.is_complex() or not bool((y == y.round()).all()):
-        raise SettingsError(f"the labels must be whole numbers, the classes' places, got {y.dtype} {y.tolist()[:5]}.")
+        raise SettingsError(f"the labels must be whole numbers, the class indices, got {y.dtype} {y.tolist()[:5]}.")
     if y.shape != (count,):
         raise SettingsError(f"the labels y must be one class per image, got shape {tuple(y.shape)} for {count} images.")
     return ordinary(y.to(device, torch.int64))
@@ -121,7 +121,7 @@ def _tensor(value: Any, what: str, wanted: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise SettingsError(f"{what} must be {wanted}, got {_show(value)} ({error}).") from error
     if tensor.is_meta:
-        raise SettingsError(f"{what} lie on the meta device, which holds no numbers; move them to a real one.")
+        raise SettingsError(f"{what} are on the meta device, which holds no numbers; move them to a real device.")
     if tensor.layout != torch.strided:
         raise SettingsError(f"{what} must be dense, got {tensor.layout}; use .to_dense().")
     return tensor

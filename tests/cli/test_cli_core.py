@@ -85,7 +85,7 @@ def test_ctrl_c_ends_with_130_and_a_hint_how_to_go_on(capsys: pytest.CaptureFixt
 
     assert execute(commands, []) == 130
     error = capsys.readouterr().err
-    assert "run the same command again to go on" in error
+    assert "run the same command again to continue" in error
     assert len(error.strip().splitlines()) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_device_that_fails_is_one_line_with_a_hint_how_to_go_on(capsys: pytest
     assert execute(commands, []) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: the device failed: CUDA error: an illegal memory access was encountered. ")
-    assert "run the same command again to go on" in error
+    assert "run the same command again to continue" in error
     assert len(error.strip().splitlines()) == 1
 
 

@@ -332,11 +332,11 @@ def test_an_exported_folder_is_verified_by_the_command_that_export_suggests(tmp_
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", "what is to be decided"),
-        ("--results out.txt", "what is to be decided"),
+        ("", "nothing to decide"),
+        ("--results out.txt", "nothing to decide"),
         ("a.onnx", "a.onnx needs a property"),
         ("a.onnx a.vnnlib --out run", "--out is for a table"),
-        ("--instances a.csv a.onnx a.vnnlib", "what is to be decided"),
+        ("--instances a.csv a.onnx a.vnnlib", "nothing to decide"),
         ("--instances a.csv --results out.txt", "--results is for one property"),
         ("--instances a.csv --set total_seconds=5", "total_seconds is for `lipgraft verify`"),
         ("--instances a.csv --timeout 0", "timeout must be"),

@@ -120,7 +120,7 @@ def test_what_scoring_will_cost_is_told_before_it_is_paid(
             ["verify", "big.onnx", "--data", "mine.npz", "--eps", "0.1"],
             "the images of mine are 1x8x8, but big.onnx takes inputs of 65",
         ),
-        (["verify", "few.onnx", "--data", "mine.npz", "--eps", "0.1"], "tells 2 classes, but mine has 10"),
+        (["verify", "few.onnx", "--data", "mine.npz", "--eps", "0.1"], "has 2 classes, but mine has 10"),
         (["train", "finetune", "--start", "digits.safetensors", "--model", "cnn-b", "--data", "digits"], "contradict"),
         (["train", "pretrain", "--model", "cnn-bb", "--data", "mine.npz"], "Did you mean 'cnn-b'"),
     ],

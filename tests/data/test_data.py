@@ -187,7 +187,7 @@ def test_a_download_with_another_checksum_is_refused(
     server: tuple[str, Path], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIPGRAFT_OFFLINE", "0")
-    with pytest.raises(DataError, match=r"another checksum than it should\); put set/a there"):
+    with pytest.raises(DataError, match=r"the wrong checksum\); put set/a there"):
         ensure(archive_entry(*server, md5="0" * 32), root)
     assert not (root / "set").exists()
 

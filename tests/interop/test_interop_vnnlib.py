@@ -205,7 +205,7 @@ BROKEN = {
     "a variable declared twice": (HEAD + "(declare-const X_0 Real)", "twice"),
     "a foreign variable": (HEAD + "(declare-const Z_0 Real)", "Z_0"),
     "a variable that is not real": (HEAD + "(declare-const Y_3 Int)", "Int"),
-    "nothing about outputs": (HEAD + BOX, "nothing of the outputs"),
+    "nothing about outputs": (HEAD + BOX, "nothing about the outputs"),
     "a product of outputs": (HEAD + BOX + "(assert (<= (* Y_0 Y_1) 0))", "nonlinear"),
     "a square of an input": (HEAD + BOX + "(assert (<= (* X_0 X_0) 0.1))(assert (<= Y_0 0))", "nonlinear"),
     "a function": (HEAD + BOX + "(assert (<= (sin Y_0) 0))", "not linear"),

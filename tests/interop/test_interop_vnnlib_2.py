@@ -71,8 +71,8 @@ def test_equality_fixes_an_input() -> None:
 GOOD = second(vnnlib([-1.0, -1.0], [1.0, 1.0], 1, "(<= Y_0 0)"), 2, 1)
 WRONG = {
     "another version": (GOOD.replace("<2.0>", "<3.0>"), "only versions"),
-    "no place": (GOOD.replace("X[1,0]", "X[2,0]"), "is no place of X"),
-    "too few axes": (GOOD.replace("X[1,0]", "X[1]"), "is no place of X"),
+    "no place": (GOOD.replace("X[1,0]", "X[2,0]"), "is not an index of X"),
+    "too few axes": (GOOD.replace("X[1,0]", "X[1]"), "is not an index of X"),
     "an unknown name": (GOOD.replace("Out[0, 0] 0", "Other[0] 0"), "neither a number nor a variable"),
     "two networks": (GOOD + "(declare-network M (declare-input Z real [1]) (declare-output W real [1]))", "several"),
     "a declaration of version 1.0": (GOOD + "(declare-const X_0 Real)", "not part of VNNLIB 2.0"),

@@ -138,7 +138,7 @@ def test_one_command_writes_page_and_figure_and_leaves_other_pages_alone(
     rows = {one["key"]: one["findings"] for one in json.loads(capsys.readouterr().out)["rows"]}
     assert rows[OURS][0]["va"] == pytest.approx(52.0)
     (tmp_path / "README.md").write_text("# Mine\n")
-    with pytest.raises(SettingsError, match="is no overview"):
+    with pytest.raises(SettingsError, match="is not an overview"):
         write_overview(tmp_path)
     assert (tmp_path / "README.md").read_text() == "# Mine\n"
 

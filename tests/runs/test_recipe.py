@@ -133,7 +133,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"models": {"name": "x"}}, "must be a list"),
     ({"models": ["x"]}, "mapping"),
     ({"models": [{"name": "x"}, {"name": "x"}]}, "two models"),
-    ({"models": [{"name": "../x"}]}, "small letters"),
+    ({"models": [{"name": "../x"}]}, "lowercase letters"),
     ({"models": [{"title": "x"}]}, "name"),
     ({"models": [{"name": "x", "graft": {"criterion": "lgg"}}]}, "Did you mean 'lg'"),
     ({"models": [{"name": "x", "graft": {"ratio": 1.5}}]}, "ratio"),

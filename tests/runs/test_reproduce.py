@@ -250,7 +250,7 @@ def test_mistakes_on_the_command_line_are_answered_with_one_line(capsys: pytest.
     for line, hint in (
         (["tabel1"], "Did you mean 'table1'"),
         (["99"], "unknown experiment"),
-        ([], "which table"),
+        ([], "name a table"),
         (["table1", "--scale", "smok"], "smoke"),
         (["table1", "--only", "cnnb"], "cnn-b"),
         (["table1", "--set", "certify.cuont=3"], "certify.count"),

@@ -128,7 +128,7 @@ def test_changed_leaves_the_rest_of_a_group_as_it_was() -> None:
         ({"branch.lp_size": -1}, "branch.lp_size must be at least 0"),
         ({"branch.lr_beta": float("nan")}, "branch.lr_beta must be"),
         ({"images": 0}, "images must be at least 1"),
-        ({"recheck": "twice"}, "recheck is no setting any more"),
+        ({"recheck": "twice"}, "recheck is no longer a setting"),
         ({"arithmetic": "slow"}, "unknown arithmetic.*fast, sound"),
         ({"arithmetic": "fast", "speaks_of": "float32"}, "needs arithmetic: sound"),
     ],

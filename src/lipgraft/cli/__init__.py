@@ -36,11 +36,11 @@ from lipgraft.errors import LipgraftError
 from lipgraft.version import __version__
 
 ERROR, USAGE, INTERRUPTED = 1, 2, 130  # exit codes
-GO_ON = "What was finished is kept; run the same command again to go on (`train`: with --resume)."
+GO_ON = "What was finished is kept; run the same command again to continue (`train`: with --resume)."
 
 app = typer.Typer(
     name="lipgraft",
-    help="Turn an adversarially trained PyTorch network into one whose robustness can be proved, and prove it.",
+    help="Make an adversarially trained PyTorch network provably robust, and prove it.",
     epilog="Example:\n\nlipgraft run quickstart",
     pretty_exceptions_enable=False,
 )
@@ -72,10 +72,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _global_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the trace of an error; may stand anywhere on the line.")
+        bool, typer.Option("--debug", help="Show the traceback of an error; may appear anywhere on the command line.")
     ] = False,
 ) -> None:
     """Options of every command; --debug is taken off the line by `main`, and stands here for the help."""

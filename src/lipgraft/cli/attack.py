@@ -33,8 +33,10 @@ def attack(
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(names.ATTACKS)}.")] = "pgd",
     steps: Annotated[int, typer.Option(min=1, help="Gradient steps of each start.")] = 100,
     restarts: Annotated[int, typer.Option(min=1, help="Random starts per image.")] = 1,
-    count: Annotated[int | None, typer.Option(min=1, help="First so many test images; default all.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Points at once; default by device.")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="Number of test images, from the first; default all.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Points per batch; default depends on the device.")] = None,
     data_root: DataRootOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,

@@ -29,8 +29,10 @@ from lipgraft.cli.common import (
 )
 from lipgraft.errors import SettingsError
 
-app = typer.Typer(help="How fast bounds, training and verification are on this machine, and beside other verifiers.")
-RepeatsOption = Annotated[int, typer.Option(min=1, help="Timed runs after the warm-up; the median counts.")]
+app = typer.Typer(
+    help="Measure the speed of bounds, training and verification on this machine, and compare with other verifiers."
+)
+RepeatsOption = Annotated[int, typer.Option(min=1, help="Timed runs after the warm-up; the median is reported.")]
 
 TIMED = ("pretrain", "ibp", "mtl-ibp", "ctbench", "sabr")
 """Presets whose step exists in plain PyTorch, to be compared with."""
@@ -60,7 +62,7 @@ def bounds_command(
             "--weights", metavar="NETWORK=PATH", help="A trained checkpoint; repeatable. Default: random weights."
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Take test images of this data set. Default: noise.")] = None,
+    data: Annotated[str | None, typer.Option(help="Use test images of this data set. Default: noise.")] = None,
     data_root: DataRootOption = None,
     repeats: RepeatsOption = 3,
     compare: Annotated[bool, typer.Option(help="Measure the plain dense implementation too, where it fits.")] = True,
@@ -69,7 +71,7 @@ def bounds_command(
     seed: SeedOption = 0,
     json: FileOption = None,
 ) -> None:
-    """Images per second and peak memory of every network and method, grafted and plain."""
+    """Measure images per second and peak memory of every network and method, grafted and plain."""
     from lipgraft.bench import bench_bounds
     from lipgraft.bench.bounds import NETWORKS
 
@@ -107,19 +109,22 @@ def bounds_command(
 )
 def train_command(
     network: Annotated[str, typer.Option("--network", help="A network by name.")] = "cnn-b",
-    batch: Annotated[int, typer.Option(min=1, help="Images of one step.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Images per step.")] = 128,
     preset: Annotated[
-        str, typer.Option(help=f"Whose step: {', '.join(TIMED)}. Certified ones without BatchNorm.")
+        str,
+        typer.Option(
+            help=f"Training preset to time: {', '.join(TIMED)}. Certified presets are timed without BatchNorm."
+        ),
     ] = "pretrain",
-    precision: Annotated[str, typer.Option(help="As in a training recipe.")] = "auto",
-    steps: Annotated[int, typer.Option(min=1, help="Steps of one timed run.")] = 100,
+    precision: Annotated[str, typer.Option(help="Precision, as in a training recipe.")] = "auto",
+    steps: Annotated[int, typer.Option(min=1, help="Steps per timed run.")] = 100,
     repeats: RepeatsOption = 5,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     seed: SeedOption = 0,
     json: FileOption = None,
 ) -> None:
-    """Milliseconds of a training step, against the same step written plainly."""
+    """Measure the milliseconds of a training step, and of the same step in plain PyTorch."""
     from lipgraft.bench import bench_train
 
     place = resolve_device(device)
@@ -142,10 +147,10 @@ def verify_command(
     checkpoint: Annotated[Path, typer.Argument(help="The network to verify.")],
     data: DataOption,
     eps: EpsOption,
-    count: Annotated[int, typer.Option(min=1, help="How many test images, from the first.")] = 100,
-    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds for each image.")] = 20.0,
+    count: Annotated[int, typer.Option(min=1, help="Number of test images, from the first.")] = 100,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds per image.")] = 20.0,
     total_seconds: Annotated[
-        float | None, typer.Option(help="Wall time after which the images still open end; default no limit.")
+        float | None, typer.Option(help="Wall time in seconds after which open images are given up; default no limit.")
     ] = None,
     set_: VerifierOption = None,
     data_root: DataRootOption = None,
@@ -153,7 +158,7 @@ def verify_command(
     threads: ThreadsOption = None,
     json: FileOption = None,
 ) -> None:
-    """How fast images are decided, and how many in the time given."""
+    """Measure how fast images are decided, and how many in the given time."""
     from lipgraft import data as datasets
     from lipgraft.bench import bench_verify
     from lipgraft.cli.model import load_model
@@ -186,10 +191,12 @@ def cluster_command(
     checkpoint: Annotated[Path, typer.Argument(help="The network to verify.")],
     data: DataOption,
     eps: EpsOption,
-    count: Annotated[int, typer.Option(min=1, help="How many test images, from the first.")] = 200,
-    subproblems: Annotated[int, typer.Option(min=0, help="The most of each image: work is limited, not time.")] = 200,
+    count: Annotated[int, typer.Option(min=1, help="Number of test images, from the first.")] = 200,
+    subproblems: Annotated[
+        int, typer.Option(min=0, help="Most subproblems per image: work is limited, not time.")
+    ] = 200,
     workers: Annotated[
-        list[int] | None, typer.Option("--workers", min=1, help="How many workers; repeatable. Default: 1 and 2.")
+        list[int] | None, typer.Option("--workers", min=1, help="Number of workers; repeatable. Default: 1 and 2.")
     ] = None,
     cluster: ClusterOption = "local",
     set_: VerifierOption = None,
@@ -198,7 +205,7 @@ def cluster_command(
     threads: ThreadsOption = None,
     json: FileOption = None,
 ) -> None:
-    """Images per second of one process and of the workers of a cluster, and what Ray costs per image."""
+    """Measure images per second of one process and of the workers of a cluster, and the cost of Ray per image."""
     import torch
 
     from lipgraft import data as datasets

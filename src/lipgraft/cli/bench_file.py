@@ -23,7 +23,7 @@ def _writable(file: Path | None) -> Path | None:
 
 FileOption = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", callback=_writable, help="Write the figures to this file too."),
+    typer.Option("--json", metavar="FILE", callback=_writable, help="Also write the figures to this file."),
 ]
 
 

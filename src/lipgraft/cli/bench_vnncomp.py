@@ -50,18 +50,20 @@ def vnncomp(
         list[float] | None,
         typer.Option(
             min=0.001,
-            help="The most seconds per instance; default the competition's. Given again, another round for those open.",
+            help="Most seconds per instance; default the competition's. Repeat it to run the open "
+            "instances again, with another limit.",
         ),
     ] = None,
-    share: Annotated[int, typer.Option(min=1, help="Take every so many-th instance of each benchmark.")] = 1,
+    share: Annotated[int, typer.Option(min=1, help="With N, take every N-th instance of each benchmark.")] = 1,
     benchmark: Annotated[
         list[str] | None, typer.Option("--benchmark", help="A benchmark by name; repeatable. Default: all.")
     ] = None,
     total_seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds for all, shared evenly by the benchmarks; default no limit.")
+        float | None,
+        typer.Option(min=0.0, help="Seconds for the whole run, shared evenly by the benchmarks; default no limit."),
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the answers; the same command goes on where it stopped.")
+        Path, typer.Option(metavar="DIR", help="Folder for the answers; the same command continues where it stopped.")
     ] = Path("vnncomp-results"),
     set_: VerifierOption = None,
     device: DeviceOption = "auto",
@@ -73,7 +75,7 @@ def vnncomp(
 ) -> None:
     """Decide the instances of VNN-COMP, and compare the answers with those of other verifiers.
 
-    In one process, or, with --cluster, one instance at a time on each worker, which reads the files itself.
+    Runs in one process or, with --cluster, one instance at a time on each worker, which reads the files itself.
     """
     import torch
 
@@ -142,14 +144,14 @@ def vnncomp(
 
 
 def vnncomp_page(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `bench vnncomp --json` wrote.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; the plot stands beside it, as an SVG.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files that `bench vnncomp --json` wrote.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; the plot is written beside it, as an SVG.")],
     note: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What its readers should know, in Markdown.")
+        Path | None, typer.Option(metavar="FILE", help="A note for the readers of the page, in Markdown.")
     ] = None,
     threads: ThreadsOption = None,
 ) -> None:
-    """The scoreboard as a page in Markdown, with a cactus plot. Files of one benchmark become one row of it."""
+    """Write the scoreboard as a Markdown page with a cactus plot. Files of one benchmark become one row."""
     from lipgraft.report.scoreboard import cactus, scoreboard_page
 
     records = [_record(file) for file in files]

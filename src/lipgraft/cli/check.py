@@ -24,15 +24,15 @@ EPILOG = example(
 
 def check(
     folder: Annotated[
-        Path, typer.Argument(help="Folder with certificates, as `lipgraft verify --certificates` writes.")
+        Path, typer.Argument(help="Folder with certificates, as written by `lipgraft verify --certificates`.")
     ],
     network: Annotated[
         Path | None,
         typer.Option(help="An ONNX file or checkpoint that the proofs must hold for, instead of the folder's network."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Files to check at once, each in a process of its own.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Files to check at once, each in its own process.")] = 1,
     exact: Annotated[
-        int, typer.Option(min=0, help="So many leaves, drawn at random, are repeated without rounding.")
+        int, typer.Option(min=0, help="Number of randomly drawn leaves to repeat in exact arithmetic.")
     ] = 0,
     threads: Annotated[
         int | None,

@@ -19,18 +19,21 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Spread the work over the workers of a Ray cluster, HOST:PORT, or of one on this machine, local.",
+        help="Distribute the work over a Ray cluster: HOST:PORT, or local to start one on this machine.",
     ),
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="With --cluster; default one per GPU, or without GPUs one per CPU core.")
+    int | None,
+    typer.Option(
+        min=1, help="Number of workers with --cluster; default one per GPU, or without GPUs one per CPU core."
+    ),
 ]
 
 
 def check_workers(cluster: str | None, workers: int | None) -> None:
     """Refuse workers without a cluster."""
     if workers is not None and cluster is None:
-        raise SettingsError("--workers are those of a cluster; add --cluster local to start some on this machine.")
+        raise SettingsError("--workers needs a cluster; add --cluster local to start workers on this machine.")
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def place_of(device: torch.device) -> str:
     return "this GPU" if device.type == "cuda" else "this CPU"
 
 
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda; auto takes the GPU when there is one.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda; auto uses a GPU if there is one.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="The same seed gives the same result.")]
 OwnSeedOption = Annotated[
     int | None, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed, instead of the recipe's.")
@@ -82,7 +82,7 @@ EpsOption = Annotated[
 ]
 DataOption = Annotated[
     str,
-    typer.Option("--data", help="Data set: a name of `lipgraft data list`, your own .npz file, or module:function."),
+    typer.Option("--data", help="Data set: a name from `lipgraft data list`, your own .npz file, or module:function."),
 ]
 DataRootOption = Annotated[
     Path | None,
@@ -96,7 +96,8 @@ SpeaksOfOption = Annotated[
     str | None,
     typer.Option(
         "--speaks-of",
-        help="real: the network in real numbers (default); float32: as float32 hardware evaluates it, in any order.",
+        help="What a proof is about. real: the network over the real numbers (default); float32: the "
+        "network as float32 hardware evaluates it, in any order.",
     ),
 ]
 VerifierOption = Annotated[
@@ -105,7 +106,7 @@ VerifierOption = Annotated[
         "--set", metavar="NAME=VALUE", help="Any other setting of the verifier, such as branch.batch=512; repeatable."
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def example(*lines: str) -> str:

@@ -12,7 +12,7 @@ from lipgraft.cli.common import DataRootOption, JsonOption, ThreadsOption, examp
 if TYPE_CHECKING:
     from lipgraft.data import CheckReport, Entry
 
-app = typer.Typer(help="The data sets: which there are, whether they are right, where they lie.")
+app = typer.Typer(help="List the data sets, check their files, and show where they are stored.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from `lipgraft data list`.")]
 
@@ -36,7 +36,7 @@ def list_command(data_root_: DataRootOption = None, threads: ThreadsOption = Non
 def check_command(
     name: NameArgument,
     data_root_: DataRootOption = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch missing files first.")] = False,
+    download: Annotated[bool, typer.Option("--download", help="Download missing files first.")] = False,
     threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -57,7 +57,7 @@ def where_command(
     threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say in which folder the data sets are looked for, and which files are expected there."""
+    """Print the folder where data sets are searched for, and the files expected there."""
     from lipgraft.data import CATALOGUE, data_root, entry, missing_files
 
     root = data_root(data_root_)

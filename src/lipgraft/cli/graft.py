@@ -52,7 +52,7 @@ def graft(
     eps: EpsOption,
     criterion: Annotated[str, typer.Option(help=f"One of: {', '.join(names.CRITERIA)}.")] = ("weighted-interval"),
     ratio: Annotated[float, typer.Option(help="Share of all neurons to graft, in [0, 1].")] = 0.5,
-    out: Annotated[Path | None, typer.Option(help="Where the grafted network goes: .safetensors, or .onnx.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the grafted network: .safetensors or .onnx.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the criterion, such as pool=0.9; repeatable."),
@@ -65,7 +65,7 @@ def graft(
     count: Annotated[
         int | None, typer.Option(min=1, help="Calibration images; default the paper's number for the network.")
     ] = None,
-    bounds: Annotated[str, typer.Option(help="Method of the bounds behind the scores.")] = "crown",
+    bounds: Annotated[str, typer.Option(help="Bound method for the scores.")] = "crown",
     batch: Annotated[int, typer.Option(min=1, help="Images bounded at once.")] = 100,
     compare: Annotated[Path | None, typer.Option(help="Another grafted network: print the overlap with it.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Print what the selection did, layer by layer.")] = False,
@@ -75,7 +75,7 @@ def graft(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Graft a trained network: the neurons that the criterion chooses become lines with a trainable slope.
+    """Graft a trained network: replace the neurons that the criterion selects by lines with a trainable slope.
 
     A network with BatchNorm is folded first. Fine-tune the result before you verify it.
     """

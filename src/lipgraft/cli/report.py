@@ -51,5 +51,5 @@ def show(results: RunResults, run: Path, json: bool) -> None:
         if sentence is not None:
             console.print(printable(sentence), markup=False, highlight=False)
     if results.missing:
-        say(f"Not finished: {', '.join(results.missing)}; run it again to go on.")
+        say(f"Not finished: {', '.join(results.missing)}; run it again to continue.")
     say(f"Report: {page.resolve()}")

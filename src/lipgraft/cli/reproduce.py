@@ -71,21 +71,22 @@ def reproduce(
     threads: ThreadsOption = None,
     cluster: ClusterOption = None,
     workers: WorkersOption = None,
-    show: Annotated[bool, typer.Option("--list", help="List the tables and their work, and stop.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the tables and their work, and exit.")] = False,
     overview: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Set the results in DIR/*/*.json beside the whole paper, in DIR/README.md with a figure, and stop.",
+            help="Compare the results in DIR/*/*.json with the whole paper, in DIR/README.md with a figure, and exit.",
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Run the experiments of the paper and set their figures beside the published ones.
+    """Run the experiments of the paper and compare their figures with the published ones.
 
-    What is finished is kept, and what experiments share is made once: after Ctrl-C or a crash, the same command goes
-    on where it stopped. Each table's folder gets results.json, table.md and report.html, anew after every row, with all
-    rows that are finished; with --seed 1 that folder is NAME-seed1. With --cluster, each worker makes a row at a time.
+    Finished stages are kept, and stages that experiments share run once: after Ctrl-C or a crash, the same command
+    continues where it stopped. The folder of each table contains results.json and table.md with all finished rows,
+    updated after every row, and report.html; with --seed 1 that folder is NAME-seed1. With --cluster, each worker
+    computes one row at a time.
     """
     from lipgraft import runs
     from lipgraft.report import experiment_summary
@@ -99,7 +100,7 @@ def reproduce(
         _overview(overview, json)
         return
     if not table:
-        raise SettingsError(f"which table? Known: {', '.join(runs.experiment_names())}, or {ALL}.")
+        raise SettingsError(f"name a table. Known: {', '.join(runs.experiment_names())}, or {ALL}.")
     names = [name for one in table for name in (runs.experiment_names() if one == ALL else [one])]
     # All are read before the first one runs: a mistake in the last one is found at once.
     experiments = [runs.load_experiment(name, scale, changes) for name in names]

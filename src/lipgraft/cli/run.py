@@ -46,12 +46,12 @@ def run(
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     seed: OwnSeedOption = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Print every key of a recipe, and stop.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print every key of a recipe, and exit.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Pre-train, graft, fine-tune, certify and compare models, and write a report.
 
-    Every stage that is finished is kept: after Ctrl-C or a crash, the same command goes on where it stopped.
+    Every finished stage is kept: after Ctrl-C or a crash, the same command continues where it stopped.
     """
     from lipgraft import runs
 
@@ -59,7 +59,7 @@ def run(
         typer.echo(runs.explain())
         return
     if recipe is None:
-        raise SettingsError(f"which recipe? Known: {', '.join(runs.recipe_names())}, or a YAML file of your own.")
+        raise SettingsError(f"name a recipe. Known: {', '.join(runs.recipe_names())}, or a YAML file of your own.")
     given = {"seed": seed, "threads": threads}
     changes = {**parse_set(set_), **{key: value for key, value in given.items() if value is not None}}
     chosen = runs.load_recipe(recipe, changes)

@@ -47,7 +47,7 @@ EPILOG = example(
 def train(
     recipe: Annotated[str, typer.Argument(help=f"{', '.join(names.PRESETS)}, or a YAML file.")],
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/ and the recipe's name.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the directory.")] = False,
     data: Annotated[str | None, typer.Option(help="Data set, instead of the recipe's.")] = None,
     model: Annotated[
         str | None, typer.Option(help="Network, instead of the recipe's: a name, an .onnx file, or module:function.")
@@ -81,9 +81,7 @@ def train(
     with joined(place) as (processes, place), held(run) if processes.first else nullcontext():
         if processes.first and not resume:
             if (run / "checkpoints" / "state.safetensors").exists():
-                raise SettingsError(
-                    f"{run} already holds a run; add --resume to go on with it, or choose another --out."
-                )
+                raise SettingsError(f"{run} already holds a run; add --resume to continue it, or choose another --out.")
             _write_config(run / "config.yaml", chosen, seed, place)
         with bar("training", show=processes.first and not json, keep=True, place=place_of(place)) as progress:
             result = training.train(

@@ -20,9 +20,9 @@ class TrainRecipe:
     preset: str = setting("pretrain", f"Schedule to start from: {', '.join(training.PRESETS)}.")
     data: str = setting("cifar10", "Name of the data set, an .npz file, or module:function.")
     model: str | None = setting(
-        None, "Network to train: a name, an .onnx file, or module:function; by default that of start, else cnn-b."
+        None, "Network to train: a name, an .onnx file, or module:function; by default the one in start, else cnn-b."
     )
-    activation: str = setting("relu", "Activation of that network, a name of lipgraft.activations.KINDS.")
+    activation: str = setting("relu", "Activation of that network: a name in lipgraft.activations.KINDS.")
     start: str | None = setting(None, "Checkpoint to start from, instead of random weights.")
     train: training.TrainSettings = field(
         default_factory=training.TrainSettings, metadata={"help": "Settings of the run, on top of the preset's."}

@@ -50,7 +50,7 @@ def _moved(value: str | None) -> None:
     """Options of an older version; their answer is where the question belongs now."""
     if value is not None:
         raise SettingsError(
-            "ONNX networks and VNNLIB properties have a command of their own: `lipgraft vnnlib NET SPEC`, or "
+            "ONNX networks and VNNLIB properties have their own command: `lipgraft vnnlib NET SPEC`, or "
             "`lipgraft vnnlib --instances TABLE`."
         )
 
@@ -63,11 +63,12 @@ def verify(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Folder of the run; if it exists, the run goes on. Default: runs/, by checkpoint, data and eps.",
+            help="Folder of the run; an existing run is continued. Default: a folder in runs/ named after "
+            "checkpoint, data and eps.",
         ),
     ] = None,
     start: Annotated[int, typer.Option(min=0, help="Number of the first test image.")] = 0,
-    count: Annotated[int | None, typer.Option(min=1, help="How many test images; default all that follow.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Number of test images; default all that follow.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds per image; default 300.")] = None,
     total_seconds: Annotated[float | None, typer.Option(help="Wall time for the whole run; default no limit.")] = None,
     arithmetic: ArithmeticOption = None,
@@ -89,9 +90,9 @@ def verify(
         typer.Option("--onnx", "--vnnlib", "--instances", "--results", hidden=True, is_eager=True, callback=_moved),
     ] = None,
 ) -> None:
-    """Prove or refute, image by image, that nothing within eps is classified otherwise; print SA, RA, VA, UNR, Time.
+    """Prove or refute, for each image, that no input within eps changes the class; print SA, RA, VA, UNR and Time.
 
-    Every verdict is kept as soon as it is there: after Ctrl-C or a crash, the same command goes on where it stopped.
+    Every verdict is saved at once: after Ctrl-C or a crash, the same command continues where it stopped.
     """
     from lipgraft import data as datasets
     from lipgraft.cli.model import load_model

@@ -46,13 +46,15 @@ def vnnlib(
     spec: Annotated[Path | None, typer.Argument(metavar="SPEC", help="The property, in a VNNLIB file.")] = None,
     instances: Annotated[
         Path | None,
-        typer.Option(metavar="TABLE", help="A whole instances.csv, instead of NET and SPEC; goes on where it stopped."),
+        typer.Option(
+            metavar="TABLE", help="A whole instances.csv, instead of NET and SPEC; continues where it stopped."
+        ),
     ] = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds per property; default 300, or what the table says.")
     ] = None,
     results: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File for the word and the counterexample of one property.")
+        Path | None, typer.Option(metavar="FILE", help="File for the answer and the counterexample of one property.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the results of a table; default `results` beside it.")
@@ -69,10 +71,10 @@ def vnnlib(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Decide properties of ONNX networks in the words of VNN-COMP: unsat, sat, unknown, timeout or error.
+    """Decide properties of ONNX networks and print the answer as in VNN-COMP: unsat, sat, unknown, timeout or error.
 
-    SPEC describes a violation. unsat: no input satisfies it, so the network is safe; sat: an input does, and stands in
-    the results file. If a file cannot be used, the command fails and the results file says error.
+    SPEC describes a violation. unsat: no input satisfies it, so the network is safe; sat: an input does, and the
+    results file contains it. If a file cannot be used, the command fails and the results file says error.
     """
     from lipgraft.verification import VerifySettings
 
@@ -103,7 +105,7 @@ def _check_question(
     if (net is None) != (spec is None):
         raise SettingsError(f"{net} needs a property: `lipgraft vnnlib NET SPEC`.")
     if (net is None) == (instances is None):
-        raise SettingsError("what is to be decided? Give NET and SPEC, or --instances TABLE.")
+        raise SettingsError("nothing to decide: give NET and SPEC, or --instances TABLE.")
     if instances is not None and results is not None:
         raise SettingsError("--results is for one property; a table's results go to the folder --out.")
     if net is not None and out is not None:

@@ -14,14 +14,16 @@ EPILOG = example("lipgraft watch runs/quickstart", "lipgraft watch runs/base --e
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a train, verify or run, finished or not.")],
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and stop.")] = False,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a train, verify or run command, finished or not.")
+    ],
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two checks.")] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Check once, and exit.")] = False,
     threads: ThreadsOption = None,
 ) -> None:
-    """Follow a running job from another terminal: a line whenever something has changed, until Ctrl-C.
+    """Follow a running job from another terminal: print a line whenever something changes, until Ctrl-C.
 
-    It only reads; the job does not notice.
+    It only reads files and does not affect the job.
     """
     from lipgraft.runs.watch import look
 

@@ -119,7 +119,7 @@ class Crew(ABC, Generic[W]):
         missing = re.search(r"No module named '[^']+'", str(error))
         if isinstance(error.cause, self.ray.exceptions.RaySystemError) and missing:
             return ClusterError(f"a worker cannot load the model: {missing[0]}; install it on every machine.")
-        return ClusterError(f"a worker failed; this is a fault of lipgraft, please report it: {error}")
+        return ClusterError(f"a worker failed; this is a bug in lipgraft, please report it: {error}")
 
     def _engage(self, actor: Any) -> None:
         self.greeted = True

@@ -67,7 +67,10 @@ def reproduce_rows(
 def check_rows(experiment: runs.Experiment) -> None:
     """Refuse what workers cannot do."""
     if any(one.recipe.certify.certificates for one in experiment.runs if one.asked):
-        raise SettingsError("certificates of a run stay in the folder of whoever made them; leave out --cluster.")
+        raise SettingsError(
+            "runs with certificates cannot use a cluster, because the certificates would stay in the "
+            "worker's folder; leave out --cluster."
+        )
 
 
 class RowMaker:

@@ -63,7 +63,7 @@ def ensure(entry: Entry, root: Path, *, download: bool = True) -> None:
         except OSError as error:  # every failure of the network or of the disk; its own text fills a screen
             raise DataError(_advice(entry, root, f"{type(error).__name__} while fetching {remote.url}")) from error
         except ValueError as error:
-            raise DataError(_advice(entry, root, f"{remote.url} has another checksum than it should")) from error
+            raise DataError(_advice(entry, root, f"{remote.url} has the wrong checksum")) from error
         except tarfile.TarError as error:
             raise DataError(_advice(entry, root, f"{remote.url} is not a whole archive: {error}")) from error
     if missing_files(entry, root):

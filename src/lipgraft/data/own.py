@@ -121,7 +121,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; give an .npz file with x_test, y_test, x_train, y_train.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is no .npz file of plain arrays ({error}); write it with numpy.savez.") from None
+        raise DataError(f"{path} is not an .npz file of plain arrays ({error}); write it with numpy.savez.") from None
 
 
 def _plain(value: Any) -> Any:
@@ -146,7 +146,7 @@ def _images(name: str, key: str, value: Any) -> Tensor:
         if not bool(((levels - whole).abs() <= _EXACT).all()) or not bool(((whole >= 0) & (whole <= 255)).all()):
             raise DataError(
                 f"{name}: {key} must be pixels in 256 levels, as uint8 or as floats k/255 in [0, 1]; scale and round "
-                "them yourself, for it changes the images: (255 * x).round().astype('uint8')."
+                "them yourself, because this changes the images: (255 * x).round().astype('uint8')."
             )
         pixels = whole.to(torch.uint8)
     if pixels.dtype != torch.uint8:

@@ -60,7 +60,9 @@ def load_arrays(path: Path) -> dict[str, Any]:
             f"{path} names {error}, which no CIFAR file does; it was not run, fetch a clean copy."
         ) from None
     except MemoryError:
-        raise DataError(f"{path} asks for more memory than there is, as no CIFAR file does; fetch it again.") from None
+        raise DataError(
+            f"{path} asks for more memory than there is, which no CIFAR file does; fetch it again."
+        ) from None
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({error}); fetch the file again.") from None
     if not isinstance(content, dict):

@@ -110,7 +110,7 @@ def fit_lines(model: nn.Module, x: Tensor, *, input_shape: Shape | None = None) 
     """
     shape = input_shape_of(model, input_shape) or tuple(x.shape[1:])
     if len(x) == 0:
-        raise SettingsError("lines cannot be fitted to no images at all.")
+        raise SettingsError("there are no images to fit lines to.")
     model = subject(model)
     network = traced(model, shape)
     x = pixels(x, None, None, like=like(model, x))

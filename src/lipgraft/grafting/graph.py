@@ -42,8 +42,8 @@ def traced(model: nn.Module | Network, input_shape: Shape | None = None, *, chec
         network = model
         if any(node.auxiliary for _, node in network.activations()):
             raise SettingsError(
-                "max pooling is written out as ReLUs in this graph, and those are no neurons to graft; pass the model "
-                "itself, or trace it with expand=False."
+                "this graph writes max pooling as ReLUs, which are not neurons that can be grafted; pass "
+                "the model itself, or trace it with expand=False."
             )
         if input_shape is not None and network.input_shape != tuple(input_shape):
             raise SettingsError(f"the network takes inputs of shape {network.input_shape}, got {tuple(input_shape)}.")

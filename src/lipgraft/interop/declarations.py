@@ -56,7 +56,7 @@ class Declarations:
         at = [int(n) for n in match[2].split(",")] if match[2] else []
         if len(at) != len(tensor.shape) or any(n >= size for n, size in zip(at, tensor.shape, strict=True)):
             raise VnnlibError(
-                f"{self.where}: {show(word)} is no place of {tensor.name}, whose shape is {tensor.shape}."
+                f"{self.where}: {show(word)} is not an index of {tensor.name}, whose shape is {tensor.shape}."
             )
         number = 0
         for n, size in zip(at, tensor.shape, strict=True):

@@ -42,7 +42,7 @@ def parse_vnnlib(text: str, where: str = "the specification", *, deadline: float
         if isinstance(command, str) or not command or not isinstance(command[0], str):
             raise VnnlibError(f"{where}: {show(command)} is not a command such as (assert ...).")
         if over:
-            raise VnnlibError(f"{where}: {show(command)} stands after (exit), where nothing counts.")
+            raise VnnlibError(f"{where}: {show(command)} comes after (exit), where nothing counts.")
         match command[0]:
             case "vnnlib-version":
                 reader.equal = _is_second(command, where)
@@ -83,4 +83,4 @@ def _check_names(reader: ClauseReader, whole: Clause, inputs: int, outputs: int)
         if highest >= count:
             raise VnnlibError(f"{reader.where} {verb} {letter}_{highest}, which it does not declare.")
     if "Y" not in reader.highest and whole.is_possible:
-        raise VnnlibError(f"{reader.where} says nothing of the outputs, so every input would violate it.")
+        raise VnnlibError(f"{reader.where} says nothing about the outputs, so every input would violate it.")

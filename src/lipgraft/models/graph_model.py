@@ -153,7 +153,7 @@ def build_graph(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
             raise ValueError(f"its output has shape {tuple(found)[1:]}")
     except _MISFITS as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise CheckpointError(f"the graph in the file does not hang together ({reason})") from None
+        raise CheckpointError(f"the graph in the file is inconsistent ({reason})") from None
     return model
 
 

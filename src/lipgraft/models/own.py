@@ -79,7 +79,7 @@ def fitting(model: nn.Module, data: Dataset, name: str) -> nn.Module:
         )
     if outputs < len(data.classes):
         raise SettingsError(
-            f"{name} tells {outputs} classes, but {data.name} has {len(data.classes)}; give the data set that it was "
+            f"{name} has {outputs} classes, but {data.name} has {len(data.classes)}; give the data set that it was "
             "made for with --data."
         )
     return model

@@ -72,7 +72,7 @@ def _refuse_products(network: Network) -> None:
     if found is not None:
         raise UnsupportedOperationError(
             f"node {found!r} multiplies results of the network with each other, or is a power, sine or floor of one; "
-            "bounds, verification and export can deal with that, and nothing else that needs the network's graph."
+            "only bounds, verification and export support this; other functions that need the graph do not."
         )
 
 

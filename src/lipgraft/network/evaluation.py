@@ -98,13 +98,13 @@ def check_module(model: nn.Module) -> None:
     """Refuse what is no module of real numbers on one device."""
     if isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedOperationError(
-            "a TorchScript module cannot be looked into; pass the nn.Module that it was made from."
+            "a TorchScript module cannot be traced; pass the nn.Module that it was made from."
         )
     if not isinstance(model, nn.Module):
         raise UnsupportedOperationError(f"the model must be a torch.nn.Module, got {type(model).__name__}.")
     tensors = list(chain(model.parameters(), model.buffers()))
     if any(nn.parameter.is_lazy(t) for t in tensors):
-        raise UnsupportedOperationError("the model has lazy layers without weights; run it once on an input before.")
+        raise UnsupportedOperationError("the model has lazy layers without weights; run it once on an input first.")
     if any(t.is_meta for t in tensors):
         raise UnsupportedOperationError(
             "the model is on the meta device, which holds no numbers; load its weights onto a real device first."
@@ -114,5 +114,5 @@ def check_module(model: nn.Module) -> None:
     devices = sorted({str(t.device) for t in tensors})
     if len(devices) > 1:
         raise UnsupportedOperationError(
-            f"the model lies on several devices ({', '.join(devices)}); move it to one with model.to(device)."
+            f"the model is on several devices ({', '.join(devices)}); move it to one with model.to(device)."
         )

@@ -87,7 +87,7 @@ def _check_visible(root: nn.Module, tracer: _Tracer) -> None:
             )
         if "forward" in vars(module):
             raise UnsupportedOperationError(
-                f"{which} ({type(module).__name__}) has a forward of its own in place of its class's, which tracing "
+                f"{which} ({type(module).__name__}) has its own forward instead of its class's, which tracing "
                 "does not see; write it into the forward of a module class."
             )
 

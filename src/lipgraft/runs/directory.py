@@ -246,7 +246,7 @@ class RunDirectory:
     def result(self, name: str) -> Result:
         """What a finished stage found."""
         if not self._file(name).exists():
-            raise SettingsError(f"the run in {self.path} is not finished: {name} is missing; run it again to go on.")
+            raise SettingsError(f"the run in {self.path} is not finished: {name} is missing; run it again to continue.")
         content: Result = json.loads(self._file(name).read_text(encoding="utf-8"))["result"]
         return content
 

@@ -33,10 +33,10 @@ class ExperimentFile:
     about: str = setting(help="One line on what is compared.")
     runs: tuple[dict[str, Any], ...] = setting(help="One per network and data set: keys of RunFile, and of a recipe.")
     number: int | None = setting(None, "The number of the table in the paper.")
-    settings: dict[str, Any] = setting({}, "A recipe without name and models, under all runs.")
-    networks: dict[str, dict[str, Any]] = setting({}, "The same by network, over those.")
+    settings: dict[str, Any] = setting({}, "A recipe without name and models that all runs start from.")
+    networks: dict[str, dict[str, Any]] = setting({}, "The same by network, on top of settings.")
     models: dict[str, dict[str, Any]] = setting({}, "Rows by name, for runs to list.")
-    smoke: dict[str, Any] = setting({}, "What --scale smoke lays over all runs.")
+    smoke: dict[str, Any] = setting({}, "Settings that --scale smoke puts on top of all runs.")
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -52,7 +52,7 @@ class RunFile:
     title: str = setting("", "Heading; by default the name.")
     paper: str | None = setting(None, "Where the published rows are: cnn-b/cifar10 and the row's name make the key.")
     literature: dict[str, str] = setting({}, "Published rows that are not run here, by title.")
-    smoke: dict[str, Any] = setting({}, "What --scale smoke lays over this run, after the experiment's.")
+    smoke: dict[str, Any] = setting({}, "Settings that --scale smoke puts on top of this run, after the experiment's.")
 
     def __post_init__(self) -> None:
         check_folder_name("a run's name", self.name)

@@ -34,7 +34,9 @@ def write_overview(folder: str | Path) -> Overview:
     folder = Path(folder)
     page = folder / PAGE
     if page.exists() and not page.read_text(encoding="utf-8").startswith(MARK):
-        raise SettingsError(f"{page} is no overview, so it is left as it is; name a folder without another {PAGE}.")
+        raise SettingsError(
+            f"{page} is not an overview, so it is left unchanged; choose a folder without another {PAGE}."
+        )
     found = overview(folder)
     atomic_write_text(folder / FIGURE, overview_figure(found))
     atomic_write_text(page, overview_page(found))

@@ -40,7 +40,7 @@ def check_folder_name(kind: str, name: str) -> None:
         shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
         raise SettingsError(
             f"{kind} must be a plain name of 1 to {LONGEST_NAME} characters, without slashes, control characters or a "
-            f"dot in front, for it names a folder, got {shown!r}."
+            f"leading dot, because it names a folder, got {shown!r}."
         )
 
 
@@ -55,7 +55,7 @@ class CalibrationSettings:
     """The images over which neurons are scored, once for all models."""
 
     count: int | None = setting(None, "Training images to score with; by default the paper's number for the network.")
-    bounds: str = setting("crown", "Bound method behind the scores.")
+    bounds: str = setting("crown", "Bound method for the scores.")
     batch: int = setting(100, "Images bounded at once.")
 
     def __post_init__(self) -> None:
@@ -65,14 +65,14 @@ class CalibrationSettings:
 
 @dataclass(frozen=True)
 class GraftSettings:
-    """Which neurons become lines, and what lines."""
+    """Which neurons become lines, and how the lines start."""
 
-    criterion: str = setting("weighted-interval", "How neurons are chosen; `lipgraft graft --help` lists the names.")
+    criterion: str = setting("weighted-interval", "How neurons are selected; `lipgraft graft --help` lists the names.")
     ratio: float = setting(0.5, "Share of all neurons to graft.")
     options: dict[str, Any] = setting({}, "Settings of the criterion, such as pool: 0.9.")
     lines: str = setting(
         "constant",
-        "Lines before fine-tuning: constant, all alike; fitted, each to its activation over the calibration images.",
+        "Lines before fine-tuning: constant, all the same; fitted, each to its activation over the calibration images.",
         choices=LINES,
     )
     slope: float = setting(0.4, "Slope of constant lines, and of the lines that the gain-aware score expects.")
@@ -88,16 +88,16 @@ class GraftSettings:
 class ModelRecipe:
     """One model of the comparison. All start from the same pre-trained network."""
 
-    name: str = setting(help="Short name, for files: small letters, digits and hyphens.")
-    title: str = setting("", "Name in tables and figures; by default the short one.")
-    graft: GraftSettings | None = setting(None, "How it is grafted; none: not at all.")
-    finetune: TrainSettings | None = setting(None, "How it is fine-tuned; none: not at all.")
+    name: str = setting(help="Short name, for files: lowercase letters, digits and hyphens.")
+    title: str = setting("", "Name in tables and figures; by default the short name.")
+    graft: GraftSettings | None = setting(None, "How the model is grafted; none: not at all.")
+    finetune: TrainSettings | None = setting(None, "How the model is fine-tuned; none: not at all.")
     paper: str | None = setting(None, "The paper's row to show beside it, such as cnn-b/cifar10/ours.")
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name) or len(self.name) > LONGEST_NAME:
             raise SettingsError(
-                f"a model's name must be small letters, digits and hyphens, at most {LONGEST_NAME}, "
+                f"a model's name must be lowercase letters, digits and hyphens, at most {LONGEST_NAME}, "
                 f"got {self.name[:LONGEST_NAME]!r}."
             )
         if self.paper is not None:
@@ -111,7 +111,9 @@ class AttackSettings:
     method: str = setting("pgd", "Name of the attack.")
     steps: int = setting(100, "Steps of the attack.")
     restarts: int = setting(1, "Random starts (paper: 100).")
-    count: int | None = setting(None, "First test images to attack, for SA too; by default all.")
+    count: int | None = setting(
+        None, "Number of test images to attack, from the first, also used for SA; by default all."
+    )
 
     def __post_init__(self) -> None:
         method_named(self.method)
@@ -120,13 +122,13 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class CertifySettings:
-    """What is proved, and how hard the verifier tries."""
+    """Which images are certified, and with which verifier settings."""
 
-    count: int = setting(1000, "How many images to certify.")
+    count: int = setting(1000, "Number of images to certify.")
     start: int = setting(0, "Number of the first image to certify; 1000 for the second thousand.")
     verifier: VerifySettings = setting(VerifySettings(), "Settings of the verifier.")
     margins: str = setting("crown", "Bound method of the certified margins in the report.")
-    certificates: bool = setting(False, "Write a certificate of every proof, and check them all.")
+    certificates: bool = setting(False, "Write a certificate for every proof, and check all of them.")
 
     def __post_init__(self) -> None:
         _known("bound method", self.margins, METHODS)
@@ -152,7 +154,7 @@ class LipschitzRecipe:
         ("jacobian", "interval-jacobian", "output-width", "sampled"),
         "Notions to compute; the table shows the first. An empty list computes none.",
     )
-    count: int = setting(100, "First correctly classified test images to average over.")
+    count: int = setting(100, "Number of correctly classified test images to average over, from the first.")
     units: str = setting("pixel", "Units of the input.", choices=tuple(UNITS))
     method: LipschitzSettings = setting(LipschitzSettings(), "How each notion is computed.")
 
@@ -171,25 +173,30 @@ class Recipe:
     title: str = setting("", "Heading of the report.")
     data: str = setting("cifar10", "Name of the data set, an .npz file, or module:function.")
     network: str = setting("cnn-b", "Name of the network, an .onnx or .safetensors file, or module:function.")
-    activation: str = setting("relu", "Activation of a network by name, a name of lipgraft.activations.KINDS.")
+    activation: str = setting("relu", "Activation of a network given by name: a name in lipgraft.activations.KINDS.")
     batchnorm: bool | None = setting(
-        None, "Whether a network by name is trained with BatchNorm, folded later; null: if it can."
+        None,
+        "Whether a network given by name is trained with BatchNorm, which is folded later; null: "
+        "if the network supports it.",
     )
     eps: float = setting(2 / 255, "Perturbation radius in raw [0,1] pixels, for training, scores and proofs.")
-    seed: int = setting(0, "The same seed gives the same results, times aside.")
-    pretrain: TrainSettings = setting(TrainSettings(), "Adversarial or certified training of the common start.")
-    calibration: CalibrationSettings = setting(CalibrationSettings(), "Images for the neurons' scores.")
-    attack: AttackSettings = setting(AttackSettings(), "Measure of robust accuracy.")
-    certify: CertifySettings = setting(CertifySettings(), "Measure of verified accuracy.")
-    lipschitz: LipschitzRecipe = setting(LipschitzRecipe(), "Measure of the Lipschitz constant.")
+    seed: int = setting(0, "The same seed gives the same results, except for times.")
+    pretrain: TrainSettings = setting(
+        TrainSettings(), "Adversarial or certified training of the network that all models start from."
+    )
+    calibration: CalibrationSettings = setting(CalibrationSettings(), "Images used to score neurons.")
+    attack: AttackSettings = setting(AttackSettings(), "How robust accuracy is measured.")
+    certify: CertifySettings = setting(CertifySettings(), "How verified accuracy is measured.")
+    lipschitz: LipschitzRecipe = setting(LipschitzRecipe(), "How the Lipschitz constant is measured.")
     measured_on: str = setting(
         "test",
-        "Images of all measures: the test images, or the held-out training images, to choose settings by.",
+        "Images for all measurements: the test images, or the held-out training images, for choosing settings.",
         choices=MEASURED_ON,
     )
-    examples: int = setting(8, "Images with verdicts to show in the report.")
+    examples: int = setting(8, "Number of images with verdicts to show in the report.")
     threads: int | None = setting(
-        None, "CPU threads, by default PyTorch's choice; small networks are faster with one, and repeat exactly."
+        None,
+        "CPU threads; by default PyTorch's choice. With one thread, small networks are faster and runs repeat exactly.",
     )
 
     def __post_init__(self) -> None:
@@ -250,7 +257,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
         return "required"
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     if dataclasses.is_dataclass(value):
-        return "its own"
+        return "see below"
     if value is None or value in ("", {}):
         return "none"
     if value == 2 / 255:

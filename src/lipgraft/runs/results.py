@@ -31,7 +31,7 @@ def collect(path: str | Path, *, partial: bool = False) -> RunResults:
     recipe = build(Recipe, config["recipe"], where=str(run.config))
     chosen = [model for model in recipe.models if not partial or is_measured(run, model)]
     if not chosen:
-        raise SettingsError(f"the run in {run.path} has no finished model; run it again to go on.")
+        raise SettingsError(f"the run in {run.path} has no finished model; run it again to continue.")
     found = tuple(_model(run, model) for model in chosen)
     verdicts = {model.name: model.images for model in found}
     first = chosen[0].name

@@ -26,10 +26,10 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
 
     init: str = setting(
         "given",
-        "Weights at the start: given, or ibp, drawn from N(0, 2 pi / fan_in^2) but for the last layer's (Shi et al.).",
+        "Initial weights: given, or ibp, drawn from N(0, 2 pi / fan_in^2) except in the last layer (Shi et al.).",
         choices=("given", "ibp"),
     )
-    ramp_from: int = setting(0, "Epochs with interval bounds of radius 0, before ramp_epochs.")
+    ramp_from: int = setting(0, "Epochs with interval bounds of radius 0 before ramp_epochs begin.")
     ramp_epochs: int = setting(
         0,
         "Epochs over which the radius of interval bounds, and of certified objectives' attacks, grows to eps; 0: none.",
@@ -37,7 +37,8 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
 
     prune: str = setting(
         "none",
-        "Small weights: fixed sets them to 0 at the start and keeps them there, one-shot sets them to 0 at the end.",
+        "Pruning of small weights: fixed sets them to 0 at the start and keeps them there, "
+        "one-shot sets them to 0 at the end.",
         choices=("none", "fixed", "one-shot"),
     )
     prune_ratio: float = setting(0.3, "Share of all convolution and linear weights that pruning sets to 0.")
@@ -49,34 +50,34 @@ class TrainSettings(RegulariserSettings, ObjectiveSettings):
     )
     lr: float = setting(0.1, "Learning rate of the weights.")
     graft_lr: float = setting(0.01, "Learning rate of the slopes and intercepts of grafted neurons.")
-    train_grafts: bool = setting(True, "Whether slopes and intercepts of grafted neurons are trained at all.")
-    momentum: float = setting(0.9, "Momentum of SGD; of adam and radam, the decay of the mean gradient.")
+    train_grafts: bool = setting(True, "Whether slopes and intercepts of grafted neurons are trained.")
+    momentum: float = setting(0.9, "Momentum of SGD; for adam and radam, the decay of the mean gradient.")
     clip: float = setting(
-        4.0, "Largest norm of a step's gradient, longer ones are shortened to it (published: none); 0: any length."
+        4.0, "Largest norm of a step's gradient; longer ones are clipped to it (published: none). 0: no clipping."
     )
-    weight_decay: float = setting(5e-4, "Weight decay, of everything but slopes and intercepts.")
-    schedule: str = setting("multistep", "Course of the learning rate: constant, multistep, cosine or hurry.")
+    weight_decay: float = setting(5e-4, "Weight decay of everything except slopes and intercepts.")
+    schedule: str = setting("multistep", "Learning rate schedule: constant, multistep, cosine or hurry.")
     milestones: tuple[int, ...] = setting((100, 150), "Epochs at which multistep lowers the learning rate.")
-    lr_drop: float = setting(0.1, "What multistep multiplies the learning rate by.")
+    lr_drop: float = setting(0.1, "Factor by which multistep multiplies the learning rate.")
     average_from: int | None = setting(
         None, "Epoch after which weights are averaged; the last model is then the average. None: no average."
     )
-    average_every: int = setting(10, "Steps between two weights that enter the average.")
+    average_every: int = setting(10, "Steps between two sets of weights that enter the average.")
 
     select: str = setting(
         "best",
-        "The model that is kept: best by accuracy under FGSM on the held-out images, or last.",
+        "Which model is kept: the best by accuracy under FGSM on the held-out images, or the last.",
         choices=("best", "last"),
     )
     held_out: int | None = setting(
         None,
-        "Training images that are held out, the last ones; by default the data set's own number. 0: none, and select "
-        "must be last.",
+        "Number of training images to hold out, from the end; by default the data set's own "
+        "number. 0: none, and select must be last.",
     )
     augment: bool = setting(True, "Whether the data set's augmentation is applied.")
-    crop: int = setting(4, "Pixels by which that may shift an image.")
-    crop_edge: bool = setting(False, "Whether what comes into view then repeats the image's edge; otherwise it is 0.")
-    capture: bool = setting(True, "Capture the step as a CUDA graph and replay it; a CPU runs it plainly.")
+    crop: int = setting(4, "Most pixels by which augmentation shifts an image.")
+    crop_edge: bool = setting(False, "Whether the border after a shift repeats the image's edge; otherwise it is 0.")
+    capture: bool = setting(True, "Capture the step as a CUDA graph and replay it; ignored on a CPU.")
     checkpoint_every: int = setting(1, "Epochs between two checkpoints to resume from.")
     tensorboard: bool = setting(False, "Also write the metrics for TensorBoard (needs the package tensorboard).")
 

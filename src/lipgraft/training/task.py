@@ -20,10 +20,11 @@ from lipgraft.training.batchnorm import Normalised
 class StepSettings:
     """What every part of the loss may ask for. Objectives and regularisers add settings of their own."""
 
-    eps: float = setting(2 / 255, "Perturbation radius in raw pixels, of the attack and of the interval bounds.")
+    eps: float = setting(2 / 255, "Perturbation radius in raw pixels, for the attack and the interval bounds.")
     precision: str = setting(
         "auto",
-        "Of the products in a step: float32, tf32 (GPUs only), bf16, or auto (bf16 on a GPU, float32 on a CPU).",
+        "Precision of the products in a step: float32, tf32 (GPUs only), bf16, or auto (bf16 on a"
+        " GPU, float32 on a CPU).",
         choices=("auto", "float32", "tf32", "bf16"),
     )
     fused: bool = setting(True, "Use the formulation of gradient alignment without double backward, where it applies.")

@@ -111,7 +111,7 @@ def verify_stream(
     package: such images; x, y and eps are theirs.
     """
     if certificates and (relay is not None or package is not None):
-        raise SettingsError("images whose certificates are kept cannot be handed over.")
+        raise SettingsError("images with certificates cannot be moved to another worker.")
     began = time.perf_counter()
     chosen = settings or VerifySettings()
     if timeout is not None:

@@ -68,7 +68,7 @@ class Package:
             raise HandoverError(f"open images of a search with {self.kind} cannot go on in one with {_kind(job)}.")
         counted = torch.bincount(self.sub.image, minlength=len(self.places)).tolist()
         if len(job.x) != len(self.places) or counted != self.open or len(self.sub) != sum(self.open):
-            raise HandoverError("a package of open images has not as many images or subproblems as were put in.")
+            raise HandoverError("a package of open images does not contain as many images or subproblems as were sent.")
         device = job.x.device
         layout, proof = Layout.of(job.network, job.network.output), None
         if job.proof is None:

@@ -161,12 +161,12 @@ def _within(x: Tensor, low: float | None, high: float | None) -> Tensor:
 
 def _drafts(proof: Network | None, settings: VerifySettings, box: Box, y: Tensor) -> Drafts:
     if proof is None:
-        raise SettingsError("certificates need arithmetic: sound; a fast proof does not look at rounding.")
+        raise SettingsError("certificates need arithmetic: sound; a fast proof ignores rounding.")
     if not Drafts.possible(proof):
         raise SettingsError(
-            "certificates can be written for networks of ReLU, leaky ReLU with a slope that float32 has, max pooling, "
-            "hardtanh and lines alone; this one has a smooth activation, a product, another slope, or a part that "
-            "nothing reads."
+            "certificates can be written only for networks of ReLU, leaky ReLU with a float32 slope, "
+            "max pooling, hardtanh and lines; this one has a smooth activation, a product, another "
+            "slope, or a part that nothing reads."
         )
     return Drafts(proof, settings.speaks_of, box, y)
 
@@ -180,8 +180,9 @@ def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
     """
     if speaks_of == "float32" and normalises(model):
         raise SettingsError(
-            "a proof about float32 speaks of the steps that are computed, and BatchNorm takes others than its folded "
-            "form; fold it first, with lipgraft.models.fold_batchnorm(model) or by `lipgraft export`."
+            "a proof about float32 covers the steps that are computed, and BatchNorm computes other "
+            "steps than its folded form; fold it first, with lipgraft.models.fold_batchnorm(model) or"
+            " by `lipgraft export`."
         )
     same = _as_computed(network).to(dtype=torch.float64)
     if speaks_of == "float32" or like(network).dtype == torch.float64 or _as_stored(model, network):

@@ -37,18 +37,21 @@ def _one_of_choices(group: str, settings: Any) -> None:
 class Limits:
     """When the verifier gives up."""
 
-    timeout: float = setting(300.0, "Seconds of device time that one image may take, at most half of them attacked.")
+    timeout: float = setting(300.0, "Seconds of device time per image; the attack gets at most half of it.")
     total_seconds: float | None = setting(
-        None, "Wall time, from the call on, after which all open images end as timeouts; none: no limit."
+        None, "Wall time from the start of the call, after which all open images end as timeouts; none: no limit."
     )
     max_subproblems: int | None = setting(
-        None, "Subproblems after which an image ends undecided, whatever the clock says; none: no limit."
+        None, "Subproblems after which an image ends undecided, independent of time; none: no limit."
     )
     pool_gigabytes: float | None = setting(
-        None, "Device memory for open subproblems; none: 40 % of what is free. Beyond it they move to the host."
+        None,
+        "Device memory for open subproblems; none: 40 % of what is free. Beyond that, subproblems move to the host.",
     )
     spill_gigabytes: float | None = setting(
-        None, "Host memory for them; none: 40 % of what is free beside a GPU. Beyond both, images end for memory."
+        None,
+        "Host memory for open subproblems; none: 40 % of what is free, if there is a GPU. Beyond "
+        "both, images end with reason memory.",
     )
 
     def __post_init__(self) -> None:
@@ -87,13 +90,13 @@ class OptimiseSettings:
 
     refine: str = setting(
         "vectors",
-        "Layers with optimised bounds before branching; vectors: the fully connected ones.",
+        "Layers whose bounds are optimised before branching; vectors: the fully connected ones.",
         choices=("none", "vectors", "all"),
     )
-    refine_iterations: int = setting(10, "Steps of optimisation for the bounds of neurons.")
-    iterations: int = setting(20, "Steps of optimisation of a margin before branching.")
+    refine_iterations: int = setting(10, "Optimisation steps for the bounds of neurons.")
+    iterations: int = setting(20, "Optimisation steps for a margin before branching.")
     lr: float = setting(0.1, "Step size for the lines before branching.")
-    decay: float = setting(0.98, "Factor on every step size after each step, in branch and bound too.")
+    decay: float = setting(0.98, "Factor on every step size after each step, also in branch and bound.")
 
     def __post_init__(self) -> None:
         _one_of_choices("optimise.", self)
@@ -106,20 +109,24 @@ class BranchSettings:
     """How subproblems are split, bounded and, when fully split, solved."""
 
     rule: str = setting("intercept", "How the neuron to split is chosen: a key of BRANCHING.")
-    candidates: int = setting(3, "Neurons that the filtered branching tries by one bounding step.")
-    iterations: int = setting(2, "Steps of optimisation of a subproblem; up to 32 once splits alone gain nothing.")
+    candidates: int = setting(3, "Number of neurons that filtered branching tries with one bounding step.")
+    iterations: int = setting(2, "Optimisation steps for a subproblem; raised up to 32 when splits alone gain nothing.")
     lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
     lr_beta: float = setting(0.2, "Step size for the multipliers of splits; a quarter of it in convolutional networks.")
-    batch: int = setting(4096, "Subproblems, or margins before branching, bounded at once; less where memory is short.")
-    leaf_iterations: int = setting(50, "Steps of optimisation of a fully split subproblem before it is solved exactly.")
+    batch: int = setting(4096, "Subproblems, or margins before branching, bounded at once; fewer if memory is short.")
+    leaf_iterations: int = setting(50, "Optimisation steps for a fully split subproblem before it is solved exactly.")
     lp_size: int = setting(2_000_000, "A fully split subproblem is solved exactly if it has at most this many entries.")
     capture: bool = setting(True, "Replay the bounding step as a CUDA graph; a CPU ignores it.")
     neuron_splits: int = setting(
-        16, "Splits by which the bounds of a convolution's neurons are improved once an image proves hard; 0: none."
+        16, "Splits used to improve the bounds of a convolution's neurons once an image proves hard; 0: none."
     )
-    neuron_after: int = setting(300, "Subproblems after which it does; after ten times as many, four times the splits.")
+    neuron_after: int = setting(
+        300, "Subproblems after which an image counts as hard; after ten times as many, four times the splits are used."
+    )
     plane_steps: int = setting(
-        120, "Steps by which planes above neurons are fitted to margins that prove hard; half for many; 0: no planes."
+        120,
+        "Steps for fitting planes above neurons to margins that prove hard; half as many for many"
+        " margins; 0: no planes.",
     )
 
     def __post_init__(self) -> None:
@@ -136,17 +143,19 @@ class BranchSettings:
 class VerifySettings:
     """How an image is attacked, bounded and branched, and when the verifier gives up."""
 
-    limits: Limits = setting(Limits(), "Time, subproblems and memory that may be used.")
+    limits: Limits = setting(Limits(), "Limits on time, subproblems and memory.")
     attack: AttackSettings = setting(AttackSettings(), "The search for counterexamples.")
     optimise: OptimiseSettings = setting(OptimiseSettings(), "The optimisation of bounds before branching.")
     branch: BranchSettings = setting(BranchSettings(), "Branch and bound.")
-    images: int = setting(256, "Images that go through the stages before branch and bound together.")
+    images: int = setting(256, "Images per batch in the stages before branch and bound.")
     arithmetic: str = setting(
-        "sound", "Proofs account for their own rounding; fast ones, in the model's precision, hope.", choices=ARITHMETIC
+        "sound",
+        "sound: proofs account for their own rounding; fast: bounds in the model's precision, rounding ignored.",
+        choices=ARITHMETIC,
     )
     speaks_of: str = setting(
         "real",
-        "What a proof speaks of: the network in real numbers, or as float32 hardware evaluates it, in any order.",
+        "What a proof is about: the network over the real numbers, or as float32 hardware evaluates it, in any order.",
         choices=SPEAKS_OF,
     )
 
@@ -155,7 +164,7 @@ class VerifySettings:
             raise SettingsError(f"images must be at least 1, got {self.images}.")
         _one_of_choices("", self)
         if self.speaks_of == "float32" and self.arithmetic == "fast":
-            raise SettingsError("speaks_of: float32 needs arithmetic: sound; a fast proof does not look at rounding.")
+            raise SettingsError("speaks_of: float32 needs arithmetic: sound; a fast proof ignores rounding.")
 
     def changed(
         self,
@@ -225,7 +234,7 @@ def grouped(settings: Mapping[str, Any], where: str = "settings") -> dict[str, A
     for name, value in settings.items():
         if name == RETIRED:
             if value not in ("none", "float64"):
-                raise SettingsError(f"{where}: {RETIRED} is no setting any more; see arithmetic.")
+                raise SettingsError(f"{where}: {RETIRED} is no longer a setting; see arithmetic.")
             continue
         # "attack" was a method's name and is a group now; the value tells.
         inside = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else None

@@ -30,8 +30,8 @@ class Backward:
     The total is R, unless the rule for the last layer leaves more than the other layers can hold.
     """
 
-    pool: float = setting(0.8, "Share of all neurons, the most unstable, that may be chosen by influence.")
-    share: float = setting(0.15, "Share of each layer chosen by influence.")
+    pool: float = setting(0.8, "Share of all neurons, the most unstable ones, from which influence selects.")
+    share: float = setting(0.15, "Share of each layer selected by influence.")
     last_layer: str = setting(
         "cap",
         "Last hidden layer: its pool members, cut to last_cap when that is all of it (pool); never more than last_cap "
@@ -129,7 +129,7 @@ class AverageSensitivity(Backward):
 
     mean_over: str = setting(
         "both",
-        "Where the mean replaces the maximum: images, the selected neurons of the next layer, or both.",
+        "What the mean is taken over instead of the maximum: images, the selected neurons of the next layer, or both.",
         choices=("images", "neurons", "both"),
     )
 

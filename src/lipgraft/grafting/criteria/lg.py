@@ -30,7 +30,7 @@ class LinearityGrafting:
 
     gammas: tuple[float, ...] = setting((2.0, 1.5, 1.0, 0.0), "Weight of instability in each portion, in turn.")
     significance: str = setting("magnitude", "What makes a neuron significant.", choices=("magnitude", "gradient"))
-    normalise: str = setting("dense-rank", "How both parts are brought to [0, 1].", choices=tuple(NORMALISE))
+    normalise: str = setting("dense-rank", "How both parts are normalised to [0, 1].", choices=tuple(NORMALISE))
 
     def __post_init__(self) -> None:
         if not self.gammas:

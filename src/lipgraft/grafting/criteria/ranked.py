@@ -71,7 +71,7 @@ class Gradient(Ranked):
 class Random(Ranked):
     """Neurons drawn at random."""
 
-    seed: int = setting(0, "Seed of the draw.")
+    seed: int = setting(0, "Random seed.")
 
     def key(self, scores: Scores) -> Tensor:
         count = len(every(scores, "s_u"))

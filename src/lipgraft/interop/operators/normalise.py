@@ -47,8 +47,9 @@ def softmax(call: Call) -> Value:
         raise call.unsupported("only one over all outputs, at the network's end, can be left out")
     if not call.importer.drop_softmax:
         raise call.unsupported(
-            "its results are no lines of its inputs; export the network without it, as the order of the outputs stays "
-            "the same (`lipgraft vnnlib` does so by itself where a property compares outputs with each other)"
+            "it is not linear; export the network without it, which keeps the order of the outputs "
+            "(`lipgraft vnnlib` leaves it out by itself if a property only compares outputs with each"
+            " other)"
         )
     call.importer.dropped = call.node.op_type
     return value

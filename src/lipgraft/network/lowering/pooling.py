@@ -45,7 +45,7 @@ def avg_pool2d(
     if any(n + 2 * p < k for n, p, k in zip(input.shape[1:], around, kernel, strict=True)):
         raise build.unsupported(f"its window does not fit into an input of shape {input.shape}")
     if ceil_mode and _pooled(input, kernel, step, around, True) != _pooled(input, kernel, step, around, False):
-        raise build.unsupported("ceil_mode adds windows that stick out of the input")
+        raise build.unsupported("ceil_mode adds windows that extend past the input")
     if count_include_pad or divisor_override or around == (0, 0):
         return _average(build, input, kernel, step, around, divisor_override)
     # Each window is divided by the number of its pixels that are not padding.
@@ -132,7 +132,7 @@ def max_pool2d(
 ) -> Ref:
     _need_image(build, input)
     if return_indices:
-        raise build.unsupported("it returns indices, which are no affine function of anything")
+        raise build.unsupported("it returns indices, which are not an affine function of the input")
     kernel, around, spread = pair(kernel_size), pair(padding), pair(dilation)
     step = pair(stride) if stride else kernel
     if any(n + 2 * p <= d * (k - 1) for n, p, d, k in zip(input.shape[1:], around, spread, kernel, strict=True)):

@@ -21,7 +21,7 @@ class AttackSettings(StepSettings):
 
     attack_steps: int = setting(10, "Steps of the attack inside pgd, trades and certified objectives.")
     attack_step_size: float | None = setting(
-        None, "Step of the attack as a multiple of its radius; by default its own."
+        None, "Step size of the attack as a multiple of its radius; by default the attack's own."
     )
 
     def __post_init__(self) -> None:

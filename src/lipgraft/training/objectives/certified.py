@@ -26,11 +26,12 @@ class CertifiedSettings(AttackSettings):
 
     clean_share: float = setting(0.0, "Share of cross-entropy on clean images in the loss of certified objectives.")
     attack_reach: float = setting(
-        1.0, "Radius of the attack in mtl-ibp, cc-ibp, exp-ibp and sabr, as a multiple of eps; it is raised as eps is."
+        1.0,
+        "Radius of the attack in mtl-ibp, cc-ibp, exp-ibp and sabr, as a multiple of eps; it follows the ramp of eps.",
     )
-    attack_restarts: int = setting(1, "Random starts of that attack, the worst of which counts for each image.")
+    attack_restarts: int = setting(1, "Random starts of that attack; for each image the worst one is used.")
     attack_worst: bool = setting(
-        False, "Whether the worst point of all its steps counts, as published; otherwise the last one of each start."
+        False, "Whether to use the worst point of all its steps, as published; otherwise the last point of each start."
     )
     fold_lines: bool = setting(False, "Bound linear layers and margins through grafted neurons in one affine step.")
 

@@ -25,7 +25,7 @@ class ExpressiveSettings(CertifiedSettings):
     """Of `mtl-ibp`, `cc-ibp` and `exp-ibp`."""
 
     ibp_share: float = setting(
-        4e-3, "The share a of the interval bounds in mtl-ibp, cc-ibp (published: 1e-2) and exp-ibp (9.5e-2)."
+        4e-3, "Share a of the interval bounds in mtl-ibp, cc-ibp (published: 1e-2) and exp-ibp (9.5e-2)."
     )
 
     def __post_init__(self) -> None:

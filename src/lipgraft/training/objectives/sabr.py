@@ -24,9 +24,9 @@ from lipgraft.training.task import Batch, Task, check, pixel_box
 class SabrSettings(CertifiedSettings):
     """Of `sabr`."""
 
-    small_box: float = setting(0.1, "Radius of sabr's small box as a share of the attack's.")
+    small_box: float = setting(0.1, "Radius of sabr's small box as a share of the attack's radius.")
     relu_shrink: float = setting(
-        1.0, "What sabr multiplies the upper bounds behind unstable ReLUs by (published for eps 2/255: 0.8)."
+        1.0, "Factor that sabr applies to the upper bounds after unstable ReLUs (published for eps 2/255: 0.8)."
     )
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ TOLERANCE = 0.5
 class IbpRegSettings(StepSettings):
     """Of `ibp-reg`."""
 
-    ibp_reg: float = setting(0.0, "Weight of tightness and balance while eps is raised (published: 0.5); falls to 0.")
+    ibp_reg: float = setting(0.0, "Weight of tightness and balance while eps grows (published: 0.5); decreases to 0.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
