@@ -13,6 +13,7 @@ that they can be captured as a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.bounds.backward import Above, Relaxed, Rows, Substitution, ball
+from lipgraft.bounds.corners import Hinged, attained, balanced
 from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.implied import Implied
@@ -38,6 +40,9 @@ from lipgraft.settings import setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
 NARROWED = 0.5  # a chord whose intercept splits have made so much smaller is better than a plane over the whole box
+# What planes in a corner give away for rounding, against lines: three times the magnitude (value, slopes and corner),
+# and twice the roundings (two products).
+HINGES = 8.0
 CODES = 255  # alpha is kept in 8 bits: every alpha in [0, 1] is sound
 
 
@@ -120,8 +125,27 @@ class LowerBound:
         self.stable_slope = self.base.gather(1, self.open)
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
         self.splits = self._splits()
+        self.hinged: Hinged | None = None
         self.families = {i: self._family(i) for i in self.layout.curved}
         self.planes = {} if planes is None or grouped is None else self._above(planes, grouped)
+
+    def exact_at(self, place: Tensor) -> LowerBound:
+        """The same with planes around the first layer's curves in place of their lines; see `bounds.corners`. R = 1.
+
+        place: (B, *root shape), in [0, 1], where in their boxes the planes are exact.
+        """
+        out = copy(self)
+        out.hinged = Hinged.of(self.bounds, self.image, self.pre, place.clamp(0, 1))
+        out.families = {i: lines for i, lines in self.families.items() if i != out.hinged.act}
+        return out
+
+    def best_place(self, alpha: Tensor, beta: Tensor) -> Tensor:
+        """Where such planes had best be exact, with these lines of the other layers: (B, *root shape)."""
+        root = self.layout.path.root
+        place = attained(self.value(alpha, beta)[1])
+        record: dict[int, Tensor] = {}
+        _, rows = self.exact_at(place).value(alpha, beta, record)
+        return balanced(rows, record[root], place)
 
     @cached_property
     def pre(self) -> dict[int, Interval]:
@@ -167,7 +191,7 @@ class LowerBound:
         """
         layout = self.layout
         shifts = {i: Shift(column, sign * beta) for i, (column, sign) in self.splits.items()}
-        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors, self.ball, self.planes)
+        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors, self.ball, self.planes, self.hinged)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
         if self.point is not None:  # -sign * beta * (z - point)
@@ -196,6 +220,8 @@ class LowerBound:
         if self.point is not None:  # a sum of D products, added to the rest
             share = SPARE * (self.point.shape[1] + 4) * UNIT
             slack = slack + share * (beta * self.point.abs()).sum(1)
+        if self.hinged is not None:
+            slack = HINGES * slack
         return guard_lower(value - slack)
 
     def lines_at(self, alpha: Tensor) -> dict[int, Lines]:
@@ -213,6 +239,8 @@ class LowerBound:
             chosen = [layout.pieces(any_alpha.scatter(1, self.open, part), count) for part in parts]
             for i, family_of_lines in self.families.items():
                 lines[i] = family_of_lines(torch.stack([pieces[i] for pieces in chosen]))
+        if self.hinged is not None:
+            lines[self.hinged.act] = self.hinged.lines
         return lines
 
     def _above(self, planes: Mapping[int, Plane], grouped: Grouped) -> dict[int, Above]:

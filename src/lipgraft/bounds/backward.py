@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from lipgraft.bounds.windows import cut, flattened, inside, pick, spread, widen
 from lipgraft.network.graph import Activation, Add, Affine, Network, Planar
 from lipgraft.network.nodes import Cache
 from lipgraft.network.window import Window, channels_last
+
+if TYPE_CHECKING:
+    from lipgraft.bounds.corners import Hinged
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,7 @@ class Relaxed:
         power its `Planar.plane`.
     ball: the root's centre and radius, where somebody knows them already.
     planes: above neurons, by the activation's position. Only for rows on whole layers, one per problem.
+    hinged: planes around the neurons of the first layer, whose mean slopes are among the lines. As for planes.
     cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
     """
 
@@ -62,6 +66,7 @@ class Relaxed:
     errors: Mapping[int, Tensor] = field(default_factory=dict)
     ball: Interval | None = None
     planes: Mapping[int, Above] = field(default_factory=dict)
+    hinged: Hinged | None = None
     cuts: dict[tuple[int, str, Window, bool], Tensor] = field(default_factory=dict)
     kernels: Cache = field(default_factory=dict)
 
@@ -132,6 +137,13 @@ class Substitution:
                 self.record[i] = rows.data
             if i in self.relaxed.planes:
                 rows, const = self._above(self.relaxed.planes[i], rows, const, waiting)
+            hinged = self.relaxed.hinged
+            if hinged is not None and i == hinged.act:
+                back, constant, bend = hinged.towards(rows.data)
+                if self.record is not None:
+                    self.record[self.plan.root] = bend
+                self._arrive(waiting, self.plan.root, Rows(back[:, None, None], spare=True))
+                const = const + constant.view(const.shape)
             rows, const = self._activation(i, rows, const)
             self._arrive(waiting, node.inputs[0], rows)
         elif isinstance(node, Add):

@@ -150,6 +150,7 @@ class NeuronBounds:
     slack, target_slack: of sound bounds, what rounding may cost a bound per unit of a neuron's multiplier, (I, N + 1),
         and per unit of the target's coefficients, (I, *target shape); None where nobody asks.
     grafts: lines that differ from box to box, (I, *shape) each, by the activation's position; none: the network's own.
+    known: anchors that somebody knows already; see `anchors`.
     """
 
     layout: Layout
@@ -161,6 +162,7 @@ class NeuronBounds:
     target_slack: Tensor | None = None
     errors: Mapping[int, Tensor] = field(default_factory=dict)
     grafts: Mapping[int, Graft] = field(default_factory=dict)
+    known: Mapping[int, Tensor] | None = None
 
     @staticmethod
     def of(
@@ -202,6 +204,8 @@ class NeuronBounds:
 
         Bounds that are narrowed later may keep them.
         """
+        if self.known is not None:
+            return dict(self.known)
         lower, upper = self.layout.pieces(self.lower), self.layout.pieces(self.upper)
         found = {i: self.layout.activation(i).curve.anchors(lower[i][:, 0, 0], upper[i][:, 0, 0]) for i in lower}
         return {i: anchors for i, anchors in found.items() if anchors is not None}
@@ -212,7 +216,8 @@ class NeuronBounds:
         errors = {i: error.to(dtype) for i, error in self.errors.items()}
         grafts = {i: Graft(g.mask, g.gamma.to(dtype), g.omega.to(dtype)) for i, g in self.grafts.items()}
         lower, upper = self.lower.to(dtype), self.upper.to(dtype)
-        return NeuronBounds(layout, root, lower, upper, self.open, errors=errors, grafts=grafts)
+        known = None if self.known is None else {i: anchors.to(dtype) for i, anchors in self.known.items()}
+        return NeuronBounds(layout, root, lower, upper, self.open, errors=errors, grafts=grafts, known=known)
 
     def activation(self, i: int, boxes: Tensor) -> Activation:
         """Activation i with the lines that its neurons have in these boxes, (B,), for values (B, 1, rows, *shape)."""

@@ -7,19 +7,23 @@ lines are its own. Layers are done in order, each with the improved bounds of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, coded, decoded, optimise
+from lipgraft.bounds.corners import first_curve
 from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, fitting, never
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import Rounding, below
+from lipgraft.bounds.window_network import WindowNetwork
 from lipgraft.network.graph import Activation, Network
+
+WINDOWS = 2**15  # neurons of a convolution that are bounded at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +80,14 @@ def refine(
         if i <= network.output:
             readers.setdefault(act.inputs[0], []).append(act)
     for target, acts in sorted(readers.items()):
+        if exact[target]:
+            continue
         image = len(network.nodes[target].shape) == 3
-        if not exact[target] and (which == "all" or not image):
-            wanted = torch.stack([unstable(act, *out[target]) for act in acts]).any(0)
-            out[target] = _refined(network, target, out, wanted.flatten(1), settings, most, late, sound)
+        wanted = torch.stack([unstable(act, *out[target]) for act in acts]).any(0).flatten(1)
+        if which == "all" or not image:
+            out[target] = _refined(network, target, out, wanted, settings, most, late, sound)
+        else:
+            out[target] = in_windows(network, target, out, wanted, late, sound)
     return out
 
 
@@ -106,6 +114,10 @@ def _refined(
         return intervals[target]
     lower, upper = (end.flatten(1).clone() for end in intervals[target])
     size = fitting(layout.floats, lower.device, lower.dtype, most)
+    # A certificate has no room for planes.
+    planes = takes_planes(bounds) and (sound is None or sound.keep is None)
+    half = settings.iterations // 2 if planes else 0
+    first, rest = (replace(settings, iterations=count) for count in (settings.iterations - half, half))
     inside = late if lower.device.type == "cpu" else never  # a GPU would have to wait in every step
     for end, side, best in ((lower, 1.0, torch.maximum), (upper, -1.0, torch.minimum)):
         for part in torch.split(torch.arange(len(image), device=image.device), size):
@@ -115,10 +127,15 @@ def _refined(
             rows = bounds.lower.new_zeros(len(part), end.shape[1]).scatter_(1, which[:, None], side)
             rows = rows.view(-1, 1, 1, *shape)
             function = LowerBound(bounds, where, rows)
-            found = optimise(function, function.start(), function.no_splits(), settings, late=inside)
+            found = optimise(function, function.start(), function.no_splits(), first, late=inside)
+            place = None
+            if planes:
+                place = function.best_place(found.alpha, found.beta)
+                found = optimise(function.exact_at(place), found.alpha, found.beta, rest, late=inside)
             bound, code = found.bound, coded(found.alpha)
             if proof is not None:
                 again = LowerBound(proof, where, rows.double())
+                again = again if place is None else again.exact_at(place.double())
                 value = again.sound_value(decoded(code, torch.float64), again.no_splits())
                 bound = below(value, bounds.lower.dtype)
             if sound is not None and sound.keep is not None:
@@ -127,3 +144,50 @@ def _refined(
                 sound.keep(Improved(target, side, where[some], which[some], bound[some] * side, code[some], open_))
             end[where, which] = best(end[where, which], bound * side)
     return lower.view(-1, *shape), upper.view(-1, *shape)
+
+
+def in_windows(
+    network: Network, target: int, intervals: list[Interval], wanted: Tensor, late: Late, sound: Sound | None
+) -> Interval:
+    """The interval of a convolution behind curves, improved at the wanted neurons, (B, n) boolean.
+
+    Planes that are exact where a neuron's bound is attained leave little of its gap, and nothing has to be optimised.
+    """
+    window = WindowNetwork.of(network, target, curves=True)
+    proof_window = window if sound is None else WindowNetwork.of(sound.network, target, curves=True)
+    image, neuron = torch.nonzero(wanted, as_tuple=True)
+    kept = sound is not None and sound.keep is not None
+    if window is None or proof_window is None or len(image) == 0 or first_curve(window.layout) is None or kept:
+        return intervals[target]
+    dtype, shape = window.layout.bias.dtype, intervals[target][0].shape
+    lower, upper = (end.flatten(1).clone() for end in intervals[target])
+    size = fitting(window.layout.floats, lower.device, torch.float64, WINDOWS)
+    for end, side, best in ((lower, 1.0, torch.maximum), (upper, -1.0, torch.minimum)):
+        for part in torch.split(torch.arange(len(image), device=image.device), size):
+            if late():
+                break
+            where, which = image[part], neuron[part]
+            if sound is None:
+                proof = bounds = window.bounds(intervals, where, which)
+            else:
+                proof = proof_window.bounds(intervals, where, which, sound.rounding, sound.errors)
+                bounds = proof.searched(window.layout, dtype)
+            if not takes_planes(bounds):
+                return intervals[target]
+            rows = window.rows(which, torch.full((len(part),), side, dtype=dtype, device=image.device))
+            everyone = torch.arange(len(part), device=image.device)
+            function = LowerBound(bounds, everyone, rows)
+            alpha, none = function.start(), function.no_splits()
+            place = function.best_place(alpha, none)
+            if sound is None:
+                bound = function.exact_at(place).value(alpha, none)[0]
+            else:
+                again = LowerBound(proof, everyone, rows.double()).exact_at(place.double())
+                bound = below(again.sound_value(alpha.double(), none.double()), dtype)
+            end[where, which] = best(end[where, which], bound.to(end) * side)
+    return lower.view(shape), upper.view(shape)
+
+
+def takes_planes(bounds: NeuronBounds) -> bool:
+    """Whether the first layer has curves; where hardware's own errors count, planes do not know of them."""
+    return not bounds.errors and first_curve(bounds.layout) is not None

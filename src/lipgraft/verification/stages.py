@@ -13,14 +13,14 @@ from torch import Tensor
 
 from lipgraft.attacks.methods import misclassified, worst_margin
 from lipgraft.attacks.search import default_batch, search
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, coded, decoded, optimise
 from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.memory import Late, affordable, fitting, never
-from lipgraft.bounds.refine import Sound, refine
+from lipgraft.bounds.refine import Sound, refine, takes_planes
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import Rounding, guard_lower, proved
 from lipgraft.inputs import seeded
@@ -298,7 +298,16 @@ def _shared(job: Job, index: Tensor, intervals: list[Interval], left: OpenMargin
         (job.box.lower[index], job.box.upper[index]),
         (job.inner.lower[index], job.inner.upper[index]),
         proof,
+        _places(job, bounds),
     )
+
+
+def _places(job: Job, bounds: NeuronBounds) -> Tensor | None:
+    """Room for the places of all margins, where planes around curves are of use; a certificate has none for planes."""
+    if job.ledger.drafts is not None or not takes_planes(bounds):
+        return None
+    lower = bounds.root[0]
+    return lower.new_zeros(len(lower), job.network.output_shape[0], *lower.shape[1:], dtype=torch.uint8)
 
 
 def _margins(
@@ -322,6 +331,11 @@ def _margins(
         if not late():
             # On a GPU a look at the clock in every step would make it wait.
             found = optimise(function, alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
+            if shared.places is not None:
+                place = coded(function.best_place(found.alpha, beta))
+                shared.places[where, goal] = place
+                function = function.exact_at(decoded(place, job.x.dtype))
+                found = optimise(function, found.alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
             alpha = found.alpha
             here = _without_splits(where, goal, found.bound, alpha, function)
             better = torch.nonzero(found.bound > bound).flatten()

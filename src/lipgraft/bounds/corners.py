@@ -1,0 +1,132 @@
+"""Planes around the curves of the first layer that are exact in the corner of the box where a bound is attained.
+
+The line below a curve act(z) on [l, u] is furthest from it in the middle, and that is where bounds are attained: a
+corner x* of the box is an end for every input, but not for z = sum_i w_i x_i + b, which lies somewhere inside. With two
+lines that meet at z* = z(x*), a steeper one with slope s left of it and a flatter one with slope t <= s right of it,
+
+    act(z) >= v + s min(z - z*, 0) + t max(z - z*, 0),    v about act(z*).
+
+Away from x* every term w_i x_i either falls or rises. Let those that fall take the slope s, and the others t: what falls
+costs at most s, and what rises gains at least t, so
+
+    act(z) >= v + sum_i c_i w_i (x_i - x*_i),    c_i = s where w_i x_i falls, t where it rises,
+
+for all x of the box. The plane is as exact at x* as the two lines are. With c_i = (s + t) / 2 +/- (s - t) / 2 it is a
+line of the mean slope, and (s - t) / 2 times |w_i| towards the corner: one more product with |W| for all neurons.
+Above, mirrored. Any corner gives a sound plane; the one to take is where the bound is attained with lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lipgraft.activations import Lines
+from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.layout import Layout, NeuronBounds
+from lipgraft.bounds.relaxations import family
+from lipgraft.network.graph import Affine, Network
+
+
+def first_curve(layout: Layout) -> int | None:
+    """The activation whose neurons can have such planes: a curve that reads the root through affine nodes alone."""
+    found = (i for i in layout.curved if chain(layout.network, layout.path.root, i) is not None)
+    return next(found, None)
+
+
+def chain(network: Network, root: int, act: int) -> list[Affine] | None:
+    """The affine nodes between the root and an activation, from the root on; None if there are others."""
+    out: list[Affine] = []
+    i = network.nodes[act].inputs[0]
+    while i > root:
+        node = network.nodes[i]
+        if not isinstance(node, Affine) or len(node.inputs) != 1:
+            return None
+        out.append(node)
+        i = node.inputs[0]
+    return out[::-1] if i == root else None
+
+
+@dataclass(frozen=True, eq=False)
+class Hinged:
+    """The planes around the neurons of activation `act`, in each of B boxes.
+
+    lines: of their mean slopes, each (B, 1, 1, *shape); bend_low, bend_high: by how much the two slopes below and above
+    differ, >= 0, of the same shape; place: (B, *root shape), where the planes are exact, from 0 at the lower end of a
+    value to 1 at the upper one; lower, width: of the boxes.
+    """
+
+    act: int
+    affine: list[Affine]
+    lines: Lines
+    bend_low: Tensor
+    bend_high: Tensor
+    place: Tensor
+    lower: Tensor
+    width: Tensor
+
+    @staticmethod
+    def of(bounds: NeuronBounds, image: Tensor, pre: Mapping[int, Interval], place: Tensor) -> Hinged:
+        """image: (B,), rows of bounds; pre: by activation, the bounds of its neurons, (B, 1, 1, *shape) each end."""
+        layout = bounds.layout
+        act = first_curve(layout)
+        assert act is not None
+        affine = chain(layout.network, layout.path.root, act)
+        assert affine is not None
+        floor, width = bounds.root[0][image], (bounds.root[1] - bounds.root[0])[image]
+        z = floor + place * width
+        for node in affine:
+            z = node.forward(z)
+        lower, upper = pre[act]
+        z = z.view_as(lower)
+        node_ = bounds.activation(act, image)
+        curve, inside = node_.curve, torch.minimum(torch.maximum(z, lower), upper)
+        whole = bounds.anchors.get(act)
+        anchors = None if whole is None else curve.halved_anchors(inside, whole[:, image].view(-1, *lower.shape))
+        left_anchors, right_anchors = (None, None) if anchors is None else anchors
+        ends = torch.stack([torch.full_like(z, alpha) for alpha in curve.through_upper])
+        left = family(node_, lower, inside, anchors=left_anchors)(ends)
+        right = family(node_, inside, upper, anchors=right_anchors)(1 - ends)
+        # Left of the hinge a steeper line, below, is lower still; right of it a flatter one is.
+        steep, flat = torch.maximum(left.lower_slope, right.lower_slope), right.lower_slope
+        value = torch.minimum(*(_value(x.lower_slope, x.lower_intercept, inside) for x in (left, right)))
+        low = value + steep * (z - inside).clamp(max=0) + flat * (z - inside).clamp(min=0)
+        mean = (steep + flat) / 2
+        flat_high, steep_high = torch.minimum(left.upper_slope, right.upper_slope), right.upper_slope
+        value = torch.maximum(*(_value(x.upper_slope, x.upper_intercept, inside) for x in (left, right)))
+        high = value + flat_high * (z - inside).clamp(max=0) + steep_high * (z - inside).clamp(min=0)
+        mean_high = (flat_high + steep_high) / 2
+        lines = Lines(mean, low - mean * z, mean_high, high - mean_high * z)
+        return Hinged(act, affine, lines, steep - flat, steep_high - flat_high, place, floor, width)
+
+    def towards(self, data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What rows at the activation's output, (B, 1, 1, *shape), add to rows at the root beside the mean slopes, and
+        to the constants: (B, *root shape), (B,); and twice what they cost per unit of distance, (B, *root shape).
+        """
+        bent = data.clamp(min=0) * self.bend_low - data.clamp(max=0) * self.bend_high
+        bend = bent.view(len(data), *data.shape[3:])
+        shapes = [self.place.shape[1:], *(node.shape for node in self.affine[:-1])]
+        for node, shape in zip(reversed(self.affine), reversed(shapes), strict=True):
+            bend = node.magnitude().transpose(bend, tuple(shape), {})
+        back = (self.place - 0.5) * bend
+        const = -(0.5 * bend * self.place * self.width + back * self.lower).flatten(1).sum(1)
+        return back, const, bend
+
+
+def _value(slope: Tensor, intercept: Tensor | None, z: Tensor) -> Tensor:
+    return slope * z if intercept is None else slope * z + intercept
+
+
+def attained(rows: Tensor) -> Tensor:
+    """The corner where linear functions of the root are least."""
+    return (rows <= 0).to(rows.dtype)
+
+
+def balanced(rows: Tensor, bend: Tensor, place: Tensor) -> Tensor:
+    """A better place than this one: inputs that would rather be elsewhere lose the same at either end."""
+    mean = rows.view_as(bend) - (place - 0.5) * bend
+    tiny = torch.finfo(bend.dtype).tiny
+    return (0.5 - mean / bend.clamp(min=tiny)).clamp(0, 1)
