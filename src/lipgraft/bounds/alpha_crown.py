@@ -129,14 +129,14 @@ class LowerBound:
         self.families = {i: self._family(i) for i in self.layout.curved}
         self.planes = {} if planes is None or grouped is None else self._above(planes, grouped)
 
-    def exact_at(self, place: Tensor) -> LowerBound:
+    def exact_at(self, place: Tensor, wanted: Tensor | None = None) -> LowerBound:
         """The same with planes around the first layer's curves in place of their lines; see `bounds.corners`. R = 1.
 
-        place: (B, *root shape), in [0, 1], where in their boxes the planes are exact.
+        place: (B, *root shape), in [0, 1], where in their boxes the planes are exact; wanted: (B,), which of the
+        subproblems have planes, by default all.
         """
         out = copy(self)
-        out.hinged = Hinged.of(self.bounds, self.image, self.pre, place.clamp(0, 1))
-        out.families = {i: lines for i, lines in self.families.items() if i != out.hinged.act}
+        out.hinged = Hinged.of(self.bounds, self.image, self.pre, place.clamp(0, 1), wanted)
         return out
 
     def best_place(self, alpha: Tensor, beta: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ class LowerBound:
             for i, family_of_lines in self.families.items():
                 lines[i] = family_of_lines(torch.stack([pieces[i] for pieces in chosen]))
         if self.hinged is not None:
-            lines[self.hinged.act] = self.hinged.lines
+            lines[self.hinged.act] = self.hinged.over(lines[self.hinged.act])
         return lines
 
     def _above(self, planes: Mapping[int, Plane], grouped: Grouped) -> dict[int, Above]:
@@ -296,6 +296,15 @@ class Optimised:
     alpha: Tensor
     beta: Tensor
     rows: Tensor
+
+    def or_better(self, other: Optimised) -> Optimised:
+        """What the other has found where its bound is better."""
+        better = other.bound > self.bound
+
+        def chosen(mine: Tensor, its: Tensor) -> Tensor:
+            return torch.where(better.view(-1, *[1] * (mine.ndim - 1)), its, mine)
+
+        return Optimised(*(chosen(getattr(self, name), getattr(other, name)) for name in vars(self)))
 
 
 class Bounded(Protocol):

@@ -6,7 +6,7 @@ lines that meet at z* = z(x*), a steeper one with slope s left of it and a flatt
 
     act(z) >= v + s min(z - z*, 0) + t max(z - z*, 0),    v about act(z*).
 
-Away from x* every term w_i x_i either falls or rises. Let those that fall take the slope s, and the others t: what falls
+Away from x* every term w_i x_i falls or rises. Let those that fall take the slope s, and the others t: what falls
 costs at most s, and what rises gains at least t, so
 
     act(z) >= v + sum_i c_i w_i (x_i - x*_i),    c_i = s where w_i x_i falls, t where it rises,
@@ -29,6 +29,8 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.relaxations import family
 from lipgraft.network.graph import Affine, Network
+
+NARROWED = 0.75  # of an interval, at least, must be left for a plane
 
 
 def first_curve(layout: Layout) -> int | None:
@@ -55,8 +57,9 @@ class Hinged:
     """The planes around the neurons of activation `act`, in each of B boxes.
 
     lines: of their mean slopes, each (B, 1, 1, *shape); bend_low, bend_high: by how much the two slopes below and above
-    differ, >= 0, of the same shape; place: (B, *root shape), where the planes are exact, from 0 at the lower end of a
-    value to 1 at the upper one; lower, width: of the boxes.
+    differ, >= 0, of the same shape; used: which neurons have a plane, boolean, of that shape; the others have lines.
+    place: (B, *root shape), where the planes are exact, from 0 at the lower end of a value's interval to 1 at the upper
+    one; lower, width: of these intervals.
     """
 
     act: int
@@ -64,13 +67,19 @@ class Hinged:
     lines: Lines
     bend_low: Tensor
     bend_high: Tensor
+    used: Tensor
     place: Tensor
     lower: Tensor
     width: Tensor
 
     @staticmethod
-    def of(bounds: NeuronBounds, image: Tensor, pre: Mapping[int, Interval], place: Tensor) -> Hinged:
-        """image: (B,), rows of bounds; pre: by activation, the bounds of its neurons, (B, 1, 1, *shape) each end."""
+    def of(
+        bounds: NeuronBounds, image: Tensor, pre: Mapping[int, Interval], place: Tensor, wanted: Tensor | None = None
+    ) -> Hinged:
+        """image: (B,), rows of bounds; pre: by activation, the bounds of its neurons, (B, 1, 1, *shape) each end.
+
+        wanted: (B,), boolean, which boxes have planes at all; all by default.
+        """
         layout = bounds.layout
         act = first_curve(layout)
         assert act is not None
@@ -100,7 +109,29 @@ class Hinged:
         high = value + flat_high * (z - inside).clamp(max=0) + steep_high * (z - inside).clamp(min=0)
         mean_high = (flat_high + steep_high) / 2
         lines = Lines(mean, low - mean * z, mean_high, high - mean_high * z)
-        return Hinged(act, affine, lines, steep - flat, steep_high - flat_high, place, floor, width)
+        # A plane is true of the whole box: where splits have left little of an interval, lines are better.
+        place_ = layout.places[act]
+        whole_width = (bounds.upper - bounds.lower)[:, place_][image].view_as(lower)
+        used = upper - lower >= NARROWED * whole_width
+        if wanted is not None:
+            used = used & wanted.view(-1, *[1] * (used.ndim - 1))
+        bend_low, bend_high = (torch.where(used, bend, 0.0) for bend in (steep - flat, steep_high - flat_high))
+        return Hinged(act, affine, lines, bend_low, bend_high, used, place, floor, width)
+
+    def over(self, lines: Lines) -> Lines:
+        """The mean slopes of the planes where there are any, and these lines elsewhere."""
+        mine = self.lines
+
+        def chosen(own: Tensor | None, other: Tensor | None) -> Tensor:
+            assert own is not None
+            return torch.where(self.used, own, 0.0 if other is None else other)
+
+        return Lines(
+            chosen(mine.lower_slope, lines.lower_slope),
+            chosen(mine.lower_intercept, lines.lower_intercept),
+            chosen(mine.upper_slope, lines.upper_slope),
+            chosen(mine.upper_intercept, lines.upper_intercept),
+        )
 
     def towards(self, data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What rows at the activation's output, (B, 1, 1, *shape), add to rows at the root beside the mean slopes, and

@@ -298,16 +298,17 @@ def _shared(job: Job, index: Tensor, intervals: list[Interval], left: OpenMargin
         (job.box.lower[index], job.box.upper[index]),
         (job.inner.lower[index], job.inner.upper[index]),
         proof,
-        _places(job, bounds),
+        *_places(job, bounds),
     )
 
 
-def _places(job: Job, bounds: NeuronBounds) -> Tensor | None:
+def _places(job: Job, bounds: NeuronBounds) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Room for the places of all margins, where planes around curves are of use; a certificate has none for planes."""
     if job.ledger.drafts is not None or not takes_planes(bounds):
-        return None
-    lower = bounds.root[0]
-    return lower.new_zeros(len(lower), job.network.output_shape[0], *lower.shape[1:], dtype=torch.uint8)
+        return None, None
+    lower, classes = bounds.root[0], job.network.output_shape[0]
+    places = lower.new_zeros(len(lower), classes, *lower.shape[1:], dtype=torch.uint8)
+    return places, lower.new_zeros(len(lower), classes, dtype=torch.bool)
 
 
 def _margins(
@@ -331,11 +332,13 @@ def _margins(
         if not late():
             # On a GPU a look at the clock in every step would make it wait.
             found = optimise(function, alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
-            if shared.places is not None:
+            if shared.places is not None and shared.lifted is not None:
                 place = coded(function.best_place(found.alpha, beta))
+                planes = function.exact_at(decoded(place, job.x.dtype))
+                again = optimise(planes, found.alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
                 shared.places[where, goal] = place
-                function = function.exact_at(decoded(place, job.x.dtype))
-                found = optimise(function, found.alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
+                shared.lifted[where, goal] = again.bound > found.bound
+                found = found.or_better(again)
             alpha = found.alpha
             here = _without_splits(where, goal, found.bound, alpha, function)
             better = torch.nonzero(found.bound > bound).flatten()

@@ -31,7 +31,7 @@ class Images:
     box: of each image, both ends (I, *input shape); inner: the box for counterexamples, which lies inside.
     proof: sound bounds of the neurons in double precision, with which proofs are made; None: the search's word counts.
     places: (I, classes, *root shape), in 8 bits, where the planes around the first layer's curves are exact, for every
-        margin; see `bounds.corners`. None: it has lines. Any place is sound.
+        margin; see `bounds.corners`; lifted: (I, classes), which margins have planes. None: all have lines.
     implied, planes: what splits say about other neurons, and planes above neurons of hard margins; not handed on to
         some of the images or to several groups together.
     """
@@ -43,6 +43,7 @@ class Images:
     inner: Interval
     proof: NeuronBounds | None = None
     places: Tensor | None = None
+    lifted: Tensor | None = None
     implied: Implied | None = None
     planes: UpperPlanes | None = None
 
@@ -69,6 +70,7 @@ class Images:
             inner=(torch.cat([p.inner[0] for p in parts]), torch.cat([p.inner[1] for p in parts])),
             proof=None if parts[0].proof is None else NeuronBounds.cat([p.proof for p in parts if p.proof is not None]),
             places=None if parts[0].places is None else torch.cat([p.places for p in parts if p.places is not None]),
+            lifted=None if parts[0].lifted is None else torch.cat([p.lifted for p in parts if p.lifted is not None]),
         )
 
     def at(self, images: Tensor) -> Images:
@@ -81,6 +83,7 @@ class Images:
             inner=(self.inner[0][images], self.inner[1][images]),
             proof=None if self.proof is None else self.proof.at(images),
             places=None if self.places is None else self.places[images],
+            lifted=None if self.lifted is None else self.lifted[images],
         )
 
     def margins(self, image: Tensor, target: Tensor) -> Tensor:
@@ -102,9 +105,9 @@ class Images:
 
     def _placed(self, function: LowerBound, image: Tensor, target: Tensor) -> LowerBound:
         """With the planes of these margins, (B,), around the first layer's curves, if there are any."""
-        if self.places is None:
+        if self.places is None or self.lifted is None:
             return function
-        return function.exact_at(decoded(self.places[image, target], function.base.dtype))
+        return function.exact_at(decoded(self.places[image, target], function.base.dtype), self.lifted[image, target])
 
     def whole(self, image: Tensor, target: Tensor) -> LowerBound:
         """The same of margins without splits, and with lines alone."""
