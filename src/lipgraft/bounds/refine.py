@@ -18,6 +18,7 @@ from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, fitting, never
+from lipgraft.bounds.reach import Reach
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import Rounding, below
 from lipgraft.bounds.window_network import WindowNetwork
@@ -64,12 +65,14 @@ def refine(
     most: int,
     late: Late = never,
     sound: Sound | None = None,
+    reach: dict[int, Reach] | None = None,
 ) -> list[Interval]:
     """The intervals of all nodes with tighter ones where neurons were unstable. which: "none", "vectors" or "all".
 
     most: neurons that are bounded at once.
     late: asked now and then; once it holds, what is left keeps the interval that it has.
     sound: the intervals are sound, of double precision, and stay so; the network is the one that lines are searched in.
+    reach: filled by activation, where planes around curves will use it.
     """
     out = list(intervals)
     if which == "none" or settings.iterations == 0:
@@ -85,7 +88,9 @@ def refine(
         image = len(network.nodes[target].shape) == 3
         wanted = torch.stack([unstable(act, *out[target]) for act in acts]).any(0).flatten(1)
         if which == "all" or not image:
-            out[target] = _refined(network, target, out, wanted, settings, most, late, sound)
+            out[target], found = _refined(network, target, out, wanted, settings, most, late, sound)
+            if reach is not None and found is not None:
+                reach |= {i: found for i, act in network.activations() if act in acts}
         else:
             out[target] = in_windows(network, target, out, wanted, late, sound)
     return out
@@ -100,8 +105,8 @@ def _refined(
     most: int,
     late: Late,
     sound: Sound | None,
-) -> Interval:
-    """The interval of one node, improved at the wanted neurons, (B, n) boolean."""
+) -> tuple[Interval, Reach | None]:
+    """The interval of one node, improved at the wanted neurons, (B, n) boolean, and what is known of them beside."""
     layout = Layout.of(network, target)
     shape = network.nodes[target].shape
     if sound is None:
@@ -111,11 +116,15 @@ def _refined(
         bounds = proof.searched(layout, layout.bias.dtype)
     image, neuron = torch.nonzero(wanted, as_tuple=True)
     if bounds.open.shape[1] == 0 or len(image) == 0:
-        return intervals[target]
+        return intervals[target], None
     lower, upper = (end.flatten(1).clone() for end in intervals[target])
     size = fitting(layout.floats, lower.device, lower.dtype, most)
     # A certificate has no room for planes.
     planes = takes_planes(bounds) and (sound is None or sound.keep is None)
+    values = bounds.root[0][0].numel()
+    reach = None
+    if planes and len(shape) == 1 and Reach.affordable(len(lower), shape[0], values, lower.device):
+        reach = Reach.empty(len(lower), shape[0], values, lower)
     half = settings.iterations // 2 if planes else 0
     first, rest = (replace(settings, iterations=count) for count in (settings.iterations - half, half))
     inside = late if lower.device.type == "cpu" else never  # a GPU would have to wait in every step
@@ -131,19 +140,25 @@ def _refined(
             place = None
             if planes:
                 place = function.best_place(found.alpha, found.beta)
-                found = optimise(function.exact_at(place), found.alpha, found.beta, rest, late=inside)
+                function = function.exact_at(place)
+                found = optimise(function, found.alpha, found.beta, rest, late=inside)
             bound, code = found.bound, coded(found.alpha)
             if proof is not None:
-                again = LowerBound(proof, where, rows.double())
-                again = again if place is None else again.exact_at(place.double())
-                value = again.sound_value(decoded(code, torch.float64), again.no_splits())
+                function = LowerBound(proof, where, rows.double())
+                function = function if place is None else function.exact_at(place.double())
+                value = function.sound_value(decoded(code, torch.float64), function.no_splits())
                 bound = below(value, bounds.lower.dtype)
+            if reach is not None:
+                held = decoded(code, end.dtype)
+                slope, const = function.linear(held, function.no_splits().to(held))
+                slopes, consts = (reach.low, reach.low_const) if side > 0 else (reach.high, reach.high_const)
+                slopes[where, which], consts[where, which] = slope * side, const * side
             if sound is not None and sound.keep is not None:
                 some = torch.nonzero(bound > end[where, which] * side).flatten()
                 open_ = bounds.open[where[some]]
                 sound.keep(Improved(target, side, where[some], which[some], bound[some] * side, code[some], open_))
             end[where, which] = best(end[where, which], bound * side)
-    return lower.view(-1, *shape), upper.view(-1, *shape)
+    return (lower.view(-1, *shape), upper.view(-1, *shape)), reach
 
 
 def in_windows(

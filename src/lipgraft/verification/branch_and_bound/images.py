@@ -30,8 +30,8 @@ class Images:
     bounds: of their neurons; number: (I,), the image's place in the caller's batch; y: (I,), its class.
     box: of each image, both ends (I, *input shape); inner: the box for counterexamples, which lies inside.
     proof: sound bounds of the neurons in double precision, with which proofs are made; None: the search's word counts.
-    places: (I, classes, *root shape), in 8 bits, where the planes around the first layer's curves are exact, for every
-        margin; see `bounds.corners`; lifted: (I, classes), which margins have planes. None: all have lines.
+    places: (I, classes, *root shape), in 8 bits, where the planes around curves are exact, for every margin; see
+        `bounds.corners`; lifted: (I, classes), the level of a margin's planes, 0 for none. None: all have lines.
     implied, planes: what splits say about other neurons, and planes above neurons of hard margins; not handed on to
         some of the images or to several groups together.
     """
