@@ -36,9 +36,9 @@ NARROWED = 0.75  # of an interval, at least, must be left for a plane
 
 
 def first_curve(layout: Layout) -> int | None:
-    """The activation whose neurons can have such planes: a curve that reads the root through affine nodes alone."""
-    found = (i for i in layout.curved if chain(layout.network, layout.path.root, i) is not None)
-    return next(found, None)
+    """The activation whose planes are exact: a smooth curve that reads the root through affine nodes alone."""
+    smooth = (i for i in layout.curved if layout.activation(i).curve.through_upper)
+    return next((i for i in smooth if chain(layout.network, layout.path.root, i) is not None), None)
 
 
 def chain(network: Network, root: int, act: int) -> list[Affine] | None:

@@ -90,7 +90,7 @@ def refine(
         if which == "all" or not image:
             out[target], found = _refined(network, target, out, wanted, settings, most, late, sound)
             if reach is not None and found is not None:
-                reach |= {i: found for i, act in network.activations() if act in acts}
+                reach |= {i: found for i, act in network.activations() if act in acts and act.curve.through_upper}
         else:
             out[target] = in_windows(network, target, out, wanted, late, sound)
     return out

@@ -284,8 +284,11 @@ def _refined(job: Job, left: OpenMargins, late: Late, reach: dict[int, Reach]) -
     return refine(job.network, left.intervals, settings.refine, alpha, most, late, sound, reach)
 
 
-def _shared(job: Job, index: Tensor, intervals: list[Interval], left: OpenMargins, reach: dict[int, Reach]) -> Images:
+def _shared(
+    job: Job, index: Tensor, intervals: list[Interval], left: OpenMargins, reach: dict[int, Reach] | None = None
+) -> Images:
     """What all subproblems of these images share."""
+    reach = reach or {}
     layout = Layout.of(job.network, job.network.output)
     proof = None
     if job.proof is None:
