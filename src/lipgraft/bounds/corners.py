@@ -1,4 +1,4 @@
-"""Planes around the curves of the first layer that are exact in the corner of the box where a bound is attained.
+"""Planes around curves that are exact where a bound is attained.
 
 The line below a curve act(z) on [l, u] is furthest from it in the middle, and that is where bounds are attained: a
 corner x* of the box is an end for every input, but not for z = sum_i w_i x_i + b, which lies somewhere inside. With two
@@ -13,7 +13,13 @@ costs at most s, and what rises gains at least t, so
 
 for all x of the box. The plane is as exact at x* as the two lines are. With c_i = (s + t) / 2 +/- (s - t) / 2 it is a
 line of the mean slope, and (s - t) / 2 times |w_i| towards the corner: one more product with |W| for all neurons.
-Above, mirrored. Any corner gives a sound plane; the one to take is where the bound is attained with lines.
+Above, mirrored.
+
+Any point x* of the box does as well as a corner: (s - t) / 2 |w_i| |x_i - x*_i| is lost then, which is concave, so the
+line between its values at the ends of x_i is below it. Inputs that the bound would rather have elsewhere than in its
+corner lose least in between (`balanced`).
+
+A neuron further back does not change by |w_i| times an input's change, but by no more than `Reach` knows.
 """
 
 from __future__ import annotations
