@@ -53,6 +53,8 @@ class Curve(ABC):
     kinks, slopes: of a piecewise linear curve, where its slope changes and its slopes from left to right.
     bends: the points that make a neuron count as unstable when its interval holds one.
     one_sided: whether one of the two bounds can be enough to know that the curve is a line on the interval.
+    through_upper: of a smooth curve, the free parameters (below, above) of lines through its point at the interval's
+        upper end; one minus these are those of lines through its point at the lower end.
     """
 
     name: ClassVar[str]
@@ -61,6 +63,7 @@ class Curve(ABC):
     methods: ClassVar[tuple[str, ...]] = ()
     onnx: ClassVar[tuple[str, ...]] = ()
     one_sided: ClassVar[bool] = False
+    through_upper: ClassVar[tuple[float, ...]] = ()
 
     @property
     def kinks(self) -> tuple[float, ...]:
@@ -116,6 +119,10 @@ class Curve(ABC):
     def anchors(self, lb: Tensor, ub: Tensor) -> Tensor | None:
         """What `lines` would find out anew each time: (m, *lb.shape). It serves intervals inside [lb, ub] too."""
         return None
+
+    def halved_anchors(self, z: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of [lb, z] and of [z, ub], from those of [lb, ub]."""
+        return anchors, anchors
 
     @abstractmethod
     def lines(self, lb: Tensor, ub: Tensor, anchors: Tensor | None = None) -> Callable[[Tensor], Lines]:

@@ -17,11 +17,14 @@ from lipgraft.activations.lines import Lines
 from lipgraft.activations.smooth import Smooth
 
 BISECTIONS = 40
+FEW_BISECTIONS = 16  # for lines that nobody optimises
 NARROW = 1e-3  # below this width a chord's slope is mostly rounding
 
 
 @dataclass(frozen=True)
 class SShaped(Smooth):
+    through_upper = (1.0, 1.0)
+
     @property
     def inflections(self) -> tuple[float, ...]:
         return (0.0,)
@@ -33,6 +36,11 @@ class SShaped(Smooth):
     def anchors(self, lb: Tensor, ub: Tensor) -> Tensor:
         """The tangent points of either side."""
         return torch.stack([self._tangent_point(lb), -self._tangent_point(-ub)])
+
+    def halved_anchors(self, z: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+        point = self._tangent_point(-z.abs(), FEW_BISECTIONS)
+        left = torch.stack([anchors[0], torch.where(z > 0, -point, z)])
+        return left, torch.stack([torch.where(z < 0, point, z), anchors[1]])
 
     def lines(self, lb: Tensor, ub: Tensor, anchors: Tensor | None = None) -> Callable[[Tensor], Lines]:
         width = ub - lb
@@ -65,14 +73,14 @@ class SShaped(Smooth):
 
         return chosen
 
-    def _tangent_point(self, lb: Tensor) -> Tensor:
+    def _tangent_point(self, lb: Tensor, bisections: int = BISECTIONS) -> Tensor:
         """The smallest t >= max(lb, 0) whose tangent is above the curve at lb, never smaller than exact.
 
         It is lb where lb >= 0. For lb < 0 it lies in [0, -lb]; bisection keeps the upper end, which is sound: later
         tangents are higher at lb.
         """
         below, above = torch.zeros_like(lb), lb.abs()
-        for _ in range(BISECTIONS):
+        for _ in range(bisections):
             t = (below + above) / 2
             high = self(t) + self.derivative(t) * (lb - t) >= self(lb)
             below, above = torch.where(high, below, t), torch.where(high, t, above)

@@ -31,6 +31,7 @@ class Smooth(Curve):
     """
 
     convex_left: ClassVar[bool] = True
+    through_upper = (1.0, 0.0)
 
     @property
     def inflections(self) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ that they can be captured as a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipgraft.bounds.backward import Above, Relaxed, Rows, Substitution, ball
+from lipgraft.bounds.corners import Hinged, attained, balanced
 from lipgraft.bounds.crown import Prepared, specification_bounds
 from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.implied import Implied
@@ -38,6 +40,10 @@ from lipgraft.settings import setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
 NARROWED = 0.5  # a chord whose intercept splits have made so much smaller is better than a plane over the whole box
+PLACES = 2  # steps to a better place for planes
+# What planes around curves give away for rounding, times what lines do: values, slopes, places and what is known of a
+# neuron are six times the magnitude that lines have, and products come twice.
+HINGES = 16.0
 CODES = 255  # alpha is kept in 8 bits: every alpha in [0, 1] is sound
 
 
@@ -120,8 +126,27 @@ class LowerBound:
         self.stable_slope = self.base.gather(1, self.open)
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
         self.splits = self._splits()
+        self.hinged: dict[int, Hinged] = {}
         self.families = {i: self._family(i) for i in self.layout.curved}
         self.planes = {} if planes is None or grouped is None else self._above(planes, grouped)
+
+    def exact_at(self, place: Tensor, level: Tensor | None = None) -> LowerBound:
+        """The same with planes around curves in place of their lines; see `bounds.corners`. R = 1.
+
+        place: (B, *root shape), in [0, 1], where in their boxes the planes are exact; level: see `Hinged.all`.
+        """
+        out = copy(self)
+        out.hinged = Hinged.all(self.bounds, self.image, self.pre, place.clamp(0, 1), level)
+        return out
+
+    def best_place(self, alpha: Tensor, beta: Tensor, level: Tensor | None = None) -> Tensor:
+        """Where such planes had best be exact, with these lines of the other layers: (B, *root shape)."""
+        place = attained(self.value(alpha, beta)[1])
+        for _ in range(PLACES):
+            record: dict[int, Tensor] = {}
+            _, rows = self.exact_at(place, level).value(alpha, beta, record)
+            place = balanced(rows, record[self.layout.path.root], place)
+        return place
 
     @cached_property
     def pre(self) -> dict[int, Interval]:
@@ -167,7 +192,7 @@ class LowerBound:
         """
         layout = self.layout
         shifts = {i: Shift(column, sign * beta) for i, (column, sign) in self.splits.items()}
-        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors, self.ball, self.planes)
+        relaxed = Relaxed(self.lines_at(alpha), self.root, shifts, self.errors, self.ball, self.planes, self.hinged)
         walk = Substitution(layout.network, layout.path, relaxed, None, record)
         const = self.rows.new_zeros(self.rows.shape[:3])
         if self.point is not None:  # -sign * beta * (z - point)
@@ -180,6 +205,18 @@ class LowerBound:
         record: dict[int, Tensor] = {}
         self.value(alpha, beta, record)
         return self.layout.flat(record).gather(1, self.open.clamp(max=self.layout.size - 1))
+
+    def linear(self, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes (P, m) and constants (P,) of linear functions of the root below the rows' values, without splits."""
+        value, rows = self.value(alpha, beta)
+        rows = rows.flatten(1)
+        low, high = (end.flatten(1) for end in self.root)
+        const = value - torch.minimum(rows * low, rows * high).sum(1)
+        if self.bounds.target_slack is not None:  # for the rows, the bound, its least value, and who evaluates it
+            const = const - 4 * HINGES * (self.rows[:, 0, 0].abs() * self.bounds.target_slack[self.image]).flatten(
+                1
+            ).sum(1)
+        return rows, const
 
     def sound_value(self, alpha: Tensor, beta: Tensor) -> Tensor:
         """The bounds less what rounding may have added, (P,): proofs in real numbers. For sound bounds, and R = 1.
@@ -196,6 +233,8 @@ class LowerBound:
         if self.point is not None:  # a sum of D products, added to the rest
             share = SPARE * (self.point.shape[1] + 4) * UNIT
             slack = slack + share * (beta * self.point.abs()).sum(1)
+        if self.hinged:
+            slack = HINGES * slack
         return guard_lower(value - slack)
 
     def lines_at(self, alpha: Tensor) -> dict[int, Lines]:
@@ -213,6 +252,8 @@ class LowerBound:
             chosen = [layout.pieces(any_alpha.scatter(1, self.open, part), count) for part in parts]
             for i, family_of_lines in self.families.items():
                 lines[i] = family_of_lines(torch.stack([pieces[i] for pieces in chosen]))
+        for i, hinged in self.hinged.items():
+            lines[i] = hinged.over(lines[i])
         return lines
 
     def _above(self, planes: Mapping[int, Plane], grouped: Grouped) -> dict[int, Above]:
@@ -268,6 +309,15 @@ class Optimised:
     alpha: Tensor
     beta: Tensor
     rows: Tensor
+
+    def or_better(self, other: Optimised) -> Optimised:
+        """What the other has found where its bound is better."""
+        better = other.bound > self.bound
+
+        def chosen(mine: Tensor, its: Tensor) -> Tensor:
+            return torch.where(better.view(-1, *[1] * (mine.ndim - 1)), its, mine)
+
+        return Optimised(*(chosen(getattr(self, name), getattr(other, name)) for name in vars(self)))
 
 
 class Bounded(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from lipgraft.bounds.windows import cut, flattened, inside, pick, spread, widen
 from lipgraft.network.graph import Activation, Add, Affine, Network, Planar
 from lipgraft.network.nodes import Cache
 from lipgraft.network.window import Window, channels_last
+
+if TYPE_CHECKING:
+    from lipgraft.bounds.corners import Hinged
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,7 @@ class Relaxed:
         power its `Planar.plane`.
     ball: the root's centre and radius, where somebody knows them already.
     planes: above neurons, by the activation's position. Only for rows on whole layers, one per problem.
+    hinged: planes around curves, whose mean slopes are among the lines, by position. As for planes.
     cuts keeps windows already cut out of these tensors, and kernels rearranged weights, for all chunks of rows.
     """
 
@@ -62,6 +66,7 @@ class Relaxed:
     errors: Mapping[int, Tensor] = field(default_factory=dict)
     ball: Interval | None = None
     planes: Mapping[int, Above] = field(default_factory=dict)
+    hinged: Mapping[int, Hinged] = field(default_factory=dict)
     cuts: dict[tuple[int, str, Window, bool], Tensor] = field(default_factory=dict)
     kernels: Cache = field(default_factory=dict)
 
@@ -132,6 +137,8 @@ class Substitution:
                 self.record[i] = rows.data
             if i in self.relaxed.planes:
                 rows, const = self._above(self.relaxed.planes[i], rows, const, waiting)
+            if i in self.relaxed.hinged:
+                const = self._bent(self.relaxed.hinged[i], rows, const, waiting)
             rows, const = self._activation(i, rows, const)
             self._arrive(waiting, node.inputs[0], rows)
         elif isinstance(node, Add):
@@ -208,6 +215,15 @@ class Substitution:
             self._arrive(waiting, j, Rows(back, spare=True))
         data = flat.scatter_add(1, above.column, -negative).view(rows.data.shape)
         return replace(rows, data=data, spare=True), const + (negative * above.const).sum(1).view(const.shape)
+
+    def _bent(self, hinged: Hinged, rows: Rows, const: Tensor, waiting: dict[int, Rows]) -> Tensor:
+        """What planes around curves add to the rows at the root, beside their mean slopes."""
+        root = self.plan.root
+        back, constant, bend = hinged.towards(rows.data)
+        self._arrive(waiting, root, Rows(back[:, None, None], spare=True))
+        if self.record is not None:
+            self.record[root] = self.record[root] + bend if root in self.record else bend
+        return const + constant.view(const.shape)
 
     def _activation(self, i: int, rows: Rows, const: Tensor) -> tuple[Rows, Tensor]:
         """Positive coefficients take the lower line, negative ones the upper line."""

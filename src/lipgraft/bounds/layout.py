@@ -15,6 +15,7 @@ from lipgraft.activations import Curve
 from lipgraft.bounds.geometry import Plan, dense_plan
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.neurons import positions
+from lipgraft.bounds.reach import Reach
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import Rounding
 from lipgraft.network.graph import Activation, Graft, Input, Network, Planar
@@ -150,6 +151,8 @@ class NeuronBounds:
     slack, target_slack: of sound bounds, what rounding may cost a bound per unit of a neuron's multiplier, (I, N + 1),
         and per unit of the target's coefficients, (I, *target shape); None where nobody asks.
     grafts: lines that differ from box to box, (I, *shape) each, by the activation's position; none: the network's own.
+    known: anchors that somebody knows already; see `anchors`.
+    reach: by the activation's position, between which functions of the root its neurons lie, where somebody knows.
     """
 
     layout: Layout
@@ -161,6 +164,8 @@ class NeuronBounds:
     target_slack: Tensor | None = None
     errors: Mapping[int, Tensor] = field(default_factory=dict)
     grafts: Mapping[int, Graft] = field(default_factory=dict)
+    known: Mapping[int, Tensor] | None = None
+    reach: Mapping[int, Reach] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -202,6 +207,8 @@ class NeuronBounds:
 
         Bounds that are narrowed later may keep them.
         """
+        if self.known is not None:
+            return dict(self.known)
         lower, upper = self.layout.pieces(self.lower), self.layout.pieces(self.upper)
         found = {i: self.layout.activation(i).curve.anchors(lower[i][:, 0, 0], upper[i][:, 0, 0]) for i in lower}
         return {i: anchors for i, anchors in found.items() if anchors is not None}
@@ -212,7 +219,11 @@ class NeuronBounds:
         errors = {i: error.to(dtype) for i, error in self.errors.items()}
         grafts = {i: Graft(g.mask, g.gamma.to(dtype), g.omega.to(dtype)) for i, g in self.grafts.items()}
         lower, upper = self.lower.to(dtype), self.upper.to(dtype)
-        return NeuronBounds(layout, root, lower, upper, self.open, errors=errors, grafts=grafts)
+        known = None if self.known is None else {i: anchors.to(dtype) for i, anchors in self.known.items()}
+        reach = {i: found.to(dtype) for i, found in self.reach.items()}
+        return NeuronBounds(
+            layout, root, lower, upper, self.open, errors=errors, grafts=grafts, known=known, reach=reach
+        )
 
     def activation(self, i: int, boxes: Tensor) -> Activation:
         """Activation i with the lines that its neurons have in these boxes, (B,), for values (B, 1, rows, *shape)."""
@@ -232,7 +243,8 @@ class NeuronBounds:
         grafts = {i: Graft(*(t.to(device) for t in (g.mask, g.gamma, g.omega))) for i, g in self.grafts.items()}
         root = (self.root[0].to(device), self.root[1].to(device))
         lower, upper, open_ = (t.to(device) for t in (self.lower, self.upper, self.open))
-        return NeuronBounds(self.layout, root, lower, upper, open_, slack, target, errors, grafts)
+        reach = {i: found.to(device) for i, found in self.reach.items()}
+        return NeuronBounds(self.layout, root, lower, upper, open_, slack, target, errors, grafts, reach=reach)
 
     @staticmethod
     def cat(parts: Sequence[NeuronBounds]) -> NeuronBounds:
@@ -254,6 +266,9 @@ class NeuronBounds:
             target_slack=joined([p.target_slack for p in parts]),
             errors={i: torch.cat([p.errors[i] for p in parts]) for i in parts[0].errors},
             grafts={i: _joined([p.grafts[i] for p in parts]) for i in parts[0].grafts},
+            reach={
+                i: Reach.cat([p.reach[i] for p in parts]) for i in parts[0].reach if all(i in p.reach for p in parts)
+            },
         )
 
     def at(self, boxes: Tensor) -> NeuronBounds:
@@ -263,9 +278,9 @@ class NeuronBounds:
         target = None if self.target_slack is None else self.target_slack[boxes]
         errors = {i: error[boxes] for i, error in self.errors.items()}
         grafts = {i: Graft(g.mask[boxes], g.gamma[boxes], g.omega[boxes]) for i, g in self.grafts.items()}
-        return NeuronBounds(
-            self.layout, root, self.lower[boxes], self.upper[boxes], self.open[boxes], slack, target, errors, grafts
-        )
+        reach = {i: found.at(boxes) for i, found in self.reach.items()}
+        ends, open_ = (self.lower[boxes], self.upper[boxes]), self.open[boxes]
+        return NeuronBounds(self.layout, root, *ends, open_, slack, target, errors, grafts, reach=reach)
 
 
 def _joined(parts: Sequence[Graft]) -> Graft:

@@ -45,14 +45,14 @@ class WindowNetwork:
     positions: dict[int, int]
 
     @staticmethod
-    def of(whole: Network, target: int) -> WindowNetwork | None:
+    def of(whole: Network, target: int, *, curves: bool = False) -> WindowNetwork | None:
         """None where there is no such network: a neuron sees all of a layer, or more than a chain of convolutions, or
-        no activation, which leaves nothing to split.
+        no activation, which leaves nothing to split. curves: activations may be curves; otherwise they split at zero.
         """
         if len(whole.nodes[target].shape) != 3:
             return None
         path = plan(whole, target)
-        chain = _chain(whole, path)
+        chain = _chain(whole, path, curves)
         if chain is None or _numbers(whole, path, chain) > LARGEST:
             return None
         nodes: list[Node] = [Input("windows", (), (row_numel(whole.nodes[path.root].shape, path.windows[path.root]),))]
@@ -100,6 +100,7 @@ class WindowNetwork:
         loose: list[Tensor] = []
         slacks: list[Tensor] = []
         grafts: dict[int, Graft] = {}
+        known: dict[int, Tensor] = {}
         for local in self.layout.places:
             i = self.positions[local]
             node = self.whole.nodes[i]
@@ -109,7 +110,10 @@ class WindowNetwork:
             graft = self._graft(node, i, low.dtype, seen)
             lower.append(low)
             upper.append(high)
-            loose.append((low < 0) & (high > 0) & ~graft.mask)
+            loose.append(~node.curve.exact(low, high) & ~graft.mask)
+            anchors = node.curve.anchors(*intervals[before])
+            if anchors is not None:
+                known[local] = torch.stack([seen(part, before) for part in anchors])
             grafts[local] = graft
             if rounding is not None:
                 slacks.append(seen(rounding.slack(before, self.target), before))
@@ -129,6 +133,7 @@ class WindowNetwork:
             target_slack=target_slack,
             errors={} if errors is None else {local: seen(errors[i], i) for local, i in here.items()},
             grafts=grafts,
+            known=known,
         )
 
     def rows(self, neuron: Tensor, side: Tensor) -> Tensor:
@@ -151,8 +156,10 @@ class WindowNetwork:
         return Graft(mask | outside, gamma, omega)
 
 
-def _chain(whole: Network, path: Plan) -> list[int] | None:
+def _chain(whole: Network, path: Plan, curves: bool) -> list[int] | None:
     """The nodes from the root to the target, if these are convolutions, padding, and activations that split at zero.
+
+    curves: or that have no kink.
 
     Padding, of its own or of a convolution, must stand right behind an activation or the root: behind a constant a
     zero would be another number.
@@ -167,7 +174,7 @@ def _chain(whole: Network, path: Plan) -> list[int] | None:
         if isinstance(node, Conv | Pad):
             if node.overhangs and before != path.root and not isinstance(whole.nodes[before], Activation):
                 return None
-        elif not (isinstance(node, Activation) and node.curve.splits_at_zero):
+        elif not (isinstance(node, Activation) and (node.curve.splits_at_zero or (curves and not node.curve.kinks))):
             return None
         out.append(i)
         i = before

@@ -33,7 +33,7 @@ class Package:
     places: of the images in the giver's batch. sub: all of their open subproblems, packed, with `image` counting from
     zero; open: how many each image has. bounds: of their neurons, all but the layout, those that proofs are made with
     where there are any. floor, first, taken, tightened: the search's own notes on each image. standing: the ledger's.
-    kind: what the receiver has to be like.
+    kind: what the receiver has to be like. planes: the images' places and which margins have them.
     """
 
     places: list[int]
@@ -46,6 +46,7 @@ class Package:
     tightened: list[int]
     standing: list[dict[str, Any]]
     kind: dict[str, Any]
+    planes: list[Tensor | None]
 
     @staticmethod
     def of(job: Job, images: Images, packed: Subproblems, **notes: Any) -> Package:
@@ -59,6 +60,7 @@ class Package:
             bounds={field.name: getattr(held, field.name) for field in fields(held) if field.name != "layout"},
             standing=[job.ledger.standing(place) for place in places],
             kind=_kind(job),
+            planes=[None if t is None else t.cpu() for t in (images.places, images.lifted)],
             **notes,
         )
 
@@ -77,9 +79,9 @@ class Package:
             proof = NeuronBounds(Layout.of(job.proof, job.proof.output), **self.bounds).to(device)
             bounds = proof.searched(layout, job.x.dtype)
         number = torch.arange(len(self.places), device=device)
-        images = Images(
-            bounds, number, job.y, (job.box.lower, job.box.upper), (job.inner.lower, job.inner.upper), proof
-        )
+        places, lifted = (None if t is None else t.to(device) for t in self.planes)
+        boxes = (job.box.lower, job.box.upper), (job.inner.lower, job.inner.upper)
+        images = Images(bounds, number, job.y, *boxes, proof, places, lifted)
         for place, standing in enumerate(self.standing):
             job.ledger.resume(place, standing)
         return OpenImages(images, self.sub.to(device).unpacked(), self.floor.to(device))

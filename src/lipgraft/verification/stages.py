@@ -5,7 +5,7 @@ A stage takes images and says which of them it decides, and what goes on to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -13,14 +13,15 @@ from torch import Tensor
 
 from lipgraft.attacks.methods import misclassified, worst_margin
 from lipgraft.attacks.search import default_batch, search
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, optimise
+from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, coded, decoded, optimise
 from lipgraft.bounds.api import METHODS, bound_specification
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.memory import Late, affordable, fitting, never
-from lipgraft.bounds.refine import Sound, refine
+from lipgraft.bounds.reach import Reach
+from lipgraft.bounds.refine import Sound, refine, takes_planes
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import Rounding, guard_lower, proved
 from lipgraft.inputs import seeded
@@ -245,8 +246,9 @@ def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[Op
     images, margins, late = left.images, left.margins, job.limit(left.images)
     with job.ledger.share(images):
         index = job.index(images)
-        intervals = _refined(job, left, late) if last and _refines(job) else left.intervals
-        shared = _shared(job, index, intervals, left)
+        reach: dict[int, Reach] = {}
+        intervals = _refined(job, left, late, reach) if last and _refines(job) else left.intervals
+        shared = _shared(job, index, intervals, left, reach)
         # Who needs all steps gets them after the bounds of hidden neurons.
         steps = job.settings.optimise.iterations if last else -(-job.settings.optimise.iterations // 2)
         sub, broken = _margins(job, images, shared, left.target, margins, steps, late)
@@ -270,7 +272,7 @@ def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[Op
     return out
 
 
-def _refined(job: Job, left: OpenMargins, late: Late) -> list[Interval]:
+def _refined(job: Job, left: OpenMargins, late: Late, reach: dict[int, Reach]) -> list[Interval]:
     """The intervals of all nodes with optimised bounds of hidden neurons: all subproblems of an image gain by them."""
     settings, drafts = job.settings.optimise, job.ledger.drafts
     alpha = AlphaSettings(settings.refine_iterations, settings.lr, settings.decay)
@@ -279,17 +281,21 @@ def _refined(job: Job, left: OpenMargins, late: Late) -> list[Interval]:
     if job.proof is not None and left.rounding is not None:
         sound = Sound(job.proof, left.rounding, left.errors, keep)
     most = job.settings.branch.batch
-    return refine(job.network, left.intervals, settings.refine, alpha, most, late, sound)
+    return refine(job.network, left.intervals, settings.refine, alpha, most, late, sound, reach)
 
 
-def _shared(job: Job, index: Tensor, intervals: list[Interval], left: OpenMargins) -> Images:
+def _shared(
+    job: Job, index: Tensor, intervals: list[Interval], left: OpenMargins, reach: dict[int, Reach] | None = None
+) -> Images:
     """What all subproblems of these images share."""
+    reach = reach or {}
     layout = Layout.of(job.network, job.network.output)
     proof = None
     if job.proof is None:
-        bounds = NeuronBounds.of(layout, intervals)
+        bounds = replace(NeuronBounds.of(layout, intervals), reach=reach)
     else:
         proof = NeuronBounds.of(Layout.of(job.proof, job.proof.output), intervals, left.rounding, left.errors)
+        proof = replace(proof, reach=reach)
         bounds = proof.searched(layout, job.x.dtype)
     return Images(
         bounds,
@@ -298,7 +304,17 @@ def _shared(job: Job, index: Tensor, intervals: list[Interval], left: OpenMargin
         (job.box.lower[index], job.box.upper[index]),
         (job.inner.lower[index], job.inner.upper[index]),
         proof,
+        *_places(job, bounds),
     )
+
+
+def _places(job: Job, bounds: NeuronBounds) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Room for the places of all margins, where planes around curves are of use; a certificate has none for planes."""
+    if job.ledger.drafts is not None or not takes_planes(bounds):
+        return None, None
+    lower, classes = bounds.root[0], job.network.output_shape[0]
+    places = lower.new_zeros(len(lower), classes, *lower.shape[1:], dtype=torch.uint8)
+    return places, lower.new_zeros(len(lower), classes, dtype=torch.uint8)
 
 
 def _margins(
@@ -322,6 +338,16 @@ def _margins(
         if not late():
             # On a GPU a look at the clock in every step would make it wait.
             found = optimise(function, alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
+            if shared.places is not None and shared.lifted is not None:
+                for level in (1, 2) if shared.bounds.reach else (1,):
+                    wanted = torch.full_like(goal, level)
+                    place = coded(function.best_place(found.alpha, beta, wanted))
+                    planes = function.exact_at(decoded(place, job.x.dtype), wanted)
+                    again = optimise(planes, found.alpha, beta, steps, early=on_cpu, late=late if on_cpu else never)
+                    better = again.bound > found.bound
+                    shared.places[where[better], goal[better]] = place[better]
+                    shared.lifted[where[better], goal[better]] = level
+                    found = found.or_better(again)
             alpha = found.alpha
             here = _without_splits(where, goal, found.bound, alpha, function)
             better = torch.nonzero(found.bound > bound).flatten()

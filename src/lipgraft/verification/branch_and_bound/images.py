@@ -30,6 +30,8 @@ class Images:
     bounds: of their neurons; number: (I,), the image's place in the caller's batch; y: (I,), its class.
     box: of each image, both ends (I, *input shape); inner: the box for counterexamples, which lies inside.
     proof: sound bounds of the neurons in double precision, with which proofs are made; None: the search's word counts.
+    places: (I, classes, *root shape), in 8 bits, where the planes around curves are exact, for every margin; see
+        `bounds.corners`; lifted: (I, classes), the level of a margin's planes, 0 for none. None: all have lines.
     implied, planes: what splits say about other neurons, and planes above neurons of hard margins; not handed on to
         some of the images or to several groups together.
     """
@@ -40,6 +42,8 @@ class Images:
     box: Interval
     inner: Interval
     proof: NeuronBounds | None = None
+    places: Tensor | None = None
+    lifted: Tensor | None = None
     implied: Implied | None = None
     planes: UpperPlanes | None = None
 
@@ -65,6 +69,8 @@ class Images:
             box=(torch.cat([p.box[0] for p in parts]), torch.cat([p.box[1] for p in parts])),
             inner=(torch.cat([p.inner[0] for p in parts]), torch.cat([p.inner[1] for p in parts])),
             proof=None if parts[0].proof is None else NeuronBounds.cat([p.proof for p in parts if p.proof is not None]),
+            places=None if parts[0].places is None else torch.cat([p.places for p in parts if p.places is not None]),
+            lifted=None if parts[0].lifted is None else torch.cat([p.lifted for p in parts if p.lifted is not None]),
         )
 
     def at(self, images: Tensor) -> Images:
@@ -76,6 +82,8 @@ class Images:
             box=(self.box[0][images], self.box[1][images]),
             inner=(self.inner[0][images], self.inner[1][images]),
             proof=None if self.proof is None else self.proof.at(images),
+            places=None if self.places is None else self.places[images],
+            lifted=None if self.lifted is None else self.lifted[images],
         )
 
     def margins(self, image: Tensor, target: Tensor) -> Tensor:
@@ -92,10 +100,17 @@ class Images:
         """The same with these planes."""
         rows = self.margins(sub.image, sub.target)
         splits = sub.neuron, sub.sign, sub.point
-        return LowerBound(self.bounds, sub.image, rows, *splits, self.implied, planes, grouped)
+        function = LowerBound(self.bounds, sub.image, rows, *splits, self.implied, planes, grouped)
+        return self._placed(function, sub.image, sub.target)
+
+    def _placed(self, function: LowerBound, image: Tensor, target: Tensor) -> LowerBound:
+        """With the planes of these margins, (B,), around the first layer's curves, if there are any."""
+        if self.places is None or self.lifted is None:
+            return function
+        return function.exact_at(decoded(self.places[image, target], function.base.dtype), self.lifted[image, target])
 
     def whole(self, image: Tensor, target: Tensor) -> LowerBound:
-        """The same of margins without splits."""
+        """The same of margins without splits, and with lines alone."""
         return LowerBound(self.bounds, image, self.margins(image, target))
 
     def proved_bounds(self, sub: Subproblems, most: int) -> Tensor:
@@ -115,6 +130,7 @@ class Images:
             splits = part.neuron, part.sign.double(), part.point.double()
             above = () if self.planes is None else (self.planes.proof, self.planes.grouped(part.image, part.target))
             function = LowerBound(proof, part.image, rows, *splits, self.implied, *above)
+            function = self._placed(function, part.image, part.target)
             parts.append(function.sound_value(decoded(coded(part.alpha), torch.float64), part.beta.double()))
         return torch.minimum(round_down(torch.cat(parts), sub.bound.dtype), sub.bound)
 

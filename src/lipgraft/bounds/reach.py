@@ -1,0 +1,74 @@
+"""Between which linear functions of the root's values the neurons of a vector lie: what bounds of neurons leave behind.
+
+A neuron of the first layer is a linear function of the root. A neuron further back is none, but lies between two; from
+one point x* to another it changes by no more than the larger one of their coefficients says, and the distance of the
+two at x* on top of it:
+
+    |z(x) - z*| <= sum_i size_i |x_i - x*_i| + distance / 2,    z* in the middle between the two at x*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lipgraft.bounds.grouped import Grouped
+from lipgraft.bounds.interval import Interval
+from lipgraft.bounds.memory import free_bytes
+
+LARGEST = 2**22  # coefficients of one layer in one box
+COPIES = 64  # bytes of a coefficient, with those of a search and what is made of them
+MEMORY = 0.1  # of what is free, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """low x + low_const <= z <= high x + high_const, for x in each of I boxes: (I, n, m) and (I, n)."""
+
+    low: Tensor
+    low_const: Tensor
+    high: Tensor
+    high_const: Tensor
+
+    @cached_property
+    def size(self) -> Tensor:
+        """(I, n, m): the larger coefficients."""
+        return torch.maximum(self.low.abs(), self.high.abs())
+
+    @staticmethod
+    def affordable(boxes: int, neurons: int, values: int, device: torch.device) -> bool:
+        """Whether it is worth its memory."""
+        each = neurons * values
+        return each <= LARGEST and boxes * each * COPIES <= MEMORY * free_bytes(device)
+
+    @staticmethod
+    def empty(boxes: int, neurons: int, values: int, like: Tensor) -> Reach:
+        """To be filled: nothing is known."""
+        rows, const = like.new_zeros(boxes, neurons, values), like.new_full((boxes, neurons), torch.inf)
+        return Reach(rows, -const, rows.clone(), const)
+
+    def around(self, point: Tensor, grouped: Grouped, ends: Interval) -> tuple[Tensor, Tensor]:
+        """z* and half the distance at points (B, m) of boxes, (B, n) each. ends: of the neurons, (B, n)."""
+        low, high = (
+            grouped.product(point, rows.transpose(1, 2)) + const[grouped.group]
+            for rows, const in ((self.low, self.low_const), (self.high, self.high_const))
+        )
+        low, high = torch.maximum(low, ends[0]), torch.minimum(high, ends[1])
+        return (low + high) / 2, ((high - low) / 2).clamp(min=0)
+
+    def to(self, where: torch.dtype | torch.device | str) -> Reach:
+        return Reach(*(t.to(where) for t in self._tensors()))
+
+    def at(self, boxes: Tensor) -> Reach:
+        return Reach(*(t[boxes] for t in self._tensors()))
+
+    @staticmethod
+    def cat(parts: Sequence[Reach]) -> Reach:
+        return Reach(*(torch.cat(some) for some in zip(*(part._tensors() for part in parts), strict=True)))
+
+    def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.low, self.low_const, self.high, self.high_const
