@@ -199,6 +199,7 @@ FOOLED = {"underflow": 2, "flushed": 3, "cancellation": 3, "needle_at_the_border
 FOOLED_IN_ALL = 30
 
 
+@pytest.mark.long
 def test_fast_arithmetic_is_fooled() -> None:
     """Otherwise the suite would show nothing."""
     false = {name: score(name, settings("fast"), every=7).false for name in ROUNDING}

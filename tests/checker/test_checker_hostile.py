@@ -236,6 +236,7 @@ def test_a_refined_neuron_must_be_listed_as_unstable(tmp_path: Path) -> None:
     assert tried > 0
 
 
+@pytest.mark.long
 def test_a_certificate_carried_over_to_a_changed_network_proves_it_or_nothing(tmp_path: Path) -> None:
     """The fingerprint is forged, too: the proof must stand on the numbers of the network it is shown."""
     truth, verdicts = Truth(), []

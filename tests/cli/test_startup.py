@@ -55,6 +55,7 @@ def test_shells_complete_commands_and_options_without_anything_slow() -> None:
     assert done.stdout.split() == ["verify", "|"]
 
 
+@pytest.mark.long
 def test_a_verb_brings_pytorch_whose_threads_wait_asleep() -> None:
     asleep = "import os; assert os.environ['OMP_WAIT_POLICY'] == 'PASSIVE'"
     clean = "import os; os.environ.pop('OMP_WAIT_POLICY', None)"

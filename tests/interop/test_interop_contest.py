@@ -31,6 +31,7 @@ def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_the_scripts_write_the_word_and_the_counterexample(tmp_path: Path) -> None:
     net, spec, result = two_sides(tmp_path / "net.onnx", 2), tmp_path / "spec.vnnlib", tmp_path / "result.txt"
     spec.write_text(vnnlib([-1.0, -1.0], [1.0, 1.0], 2, "(>= Y_0 0.9)"))

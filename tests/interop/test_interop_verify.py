@@ -162,6 +162,7 @@ def test_a_hard_region_does_not_hide_an_easy_violation(inputs: int, tmp_path: Pa
     assert verify_vnnlib(net, file, 20.0).status == "sat"
 
 
+@pytest.mark.long
 def test_every_region_gets_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three regions; the first never ends. The others still get their turn, and the first then what they left over."""
     asked: list[tuple[float, float]] = []

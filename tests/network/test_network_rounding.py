@@ -35,6 +35,7 @@ def assert_bounded(network: Network, x: Tensor) -> None:
         assert bool(((value.double() - true).abs() <= error).all()), node.name
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(image_networks(), st.integers(0, 2**31 - 1))
 def test_rounding_errors_bound_what_single_precision_does_in_random_networks(network: Network, seed: int) -> None:

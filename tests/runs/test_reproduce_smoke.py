@@ -29,7 +29,7 @@ from lipgraft.runs.reproduction import SHARED
 pytestmark = pytest.mark.xdist_group("smoke")  # one process makes the fixture, and runs all tests on it
 
 NAMES = experiment_names()
-LONG = ["certified-cnn5", "certified-grafting", "controls"]  # a third of the time; others train and graft as they do
+LONG = ["certified-cnn5", "certified-grafting", "controls", "criteria"]  # others train and graft as they do
 FIRST = [name for name in NAMES if name not in LONG]
 CASES = [*FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
 FLAGS = ("--scale", "smoke", "--device", "cpu")

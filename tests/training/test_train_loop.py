@@ -231,6 +231,7 @@ def test_select_last_keeps_the_last_epoch(digits: Dataset, tmp_path: Path) -> No
     assert_same_weights(models.load(result.checkpoint), result.model)
 
 
+@pytest.mark.long
 def test_a_run_may_hold_out_fewer_images_or_none(digits: Dataset) -> None:
     settings = replace(QUICK, epochs=1, select="last", held_out=0)
     step = prepare(fresh(), digits, settings, torch.device("cpu"))

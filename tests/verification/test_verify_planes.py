@@ -70,6 +70,7 @@ def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(mo
     assert all(v.status in ("error", w.status) for v, w in zip(broken, plain, strict=True))
 
 
+@pytest.mark.long
 def test_without_room_for_their_slopes_there_are_no_planes(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     plain = without_planes()
