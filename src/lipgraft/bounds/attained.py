@@ -37,6 +37,8 @@ def costs(function: LowerBound, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Te
         ends = (end.view_as(z) for end in function.pre[i])
         z = z.clamp(*ends)
         cost[i] = coefficient * (layout.activation(i).curve(z) - _line(lines[i], z, coefficient))
+        if i in function.hinged:
+            cost[i] = function.hinged[i].cost(record[i], cost[i].view_as(record[i])).view_as(z)
     column = function.open.clamp(max=layout.size - 1)
     return layout.flat(record).gather(1, column), layout.flat(cost).gather(1, column).clamp(min=0)
 

@@ -15,9 +15,9 @@ for all x of the box. The plane is as exact at x* as the two lines are. With c_i
 line of the mean slope, and (s - t) / 2 times |w_i| towards the corner: one more product with |W| for all neurons.
 Above, mirrored.
 
-Any point x* of the box does as well as a corner: (s - t) / 2 |w_i| |x_i - x*_i| is lost then, which is concave, so the
-line between its values at the ends of x_i is below it. Inputs that the bound would rather have elsewhere than in its
-corner lose least in between (`balanced`).
+Any point x* of the box does as well as a corner: beside the mean slope, (s - t) / 2 |w_i| |x_i - x*_i| is lost, which
+is convex, so it is at most the line between its values at the ends of x_i. Inputs that the bound would rather have
+elsewhere than in its corner lose least in between (`balanced`).
 
 A neuron further back does not change by |w_i| times an input's change, but by no more than `Reach` knows.
 """
@@ -134,11 +134,19 @@ class Hinged:
             chosen(mine.upper_intercept, lines.upper_intercept),
         )
 
+    def cost(self, data: Tensor, lines: Tensor) -> Tensor:
+        """What planes cost rows at the activation's output, where they have any, and else lines: (B, 1, 1, *shape)."""
+        far = torch.zeros_like(data) if self.far is None else 0.5 * self._bent(data) * self.far
+        return torch.where(self.used, far, lines)
+
+    def _bent(self, data: Tensor) -> Tensor:
+        return data.clamp(min=0) * self.bend_low - data.clamp(max=0) * self.bend_high
+
     def towards(self, data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What rows at the activation's output, (B, 1, 1, *shape), add to rows at the root beside the mean slopes, and
         to the constants: (B, *root shape), (B,); and twice what they cost per unit of distance, (B, *root shape).
         """
-        bent = data.clamp(min=0) * self.bend_low - data.clamp(max=0) * self.bend_high
+        bent = self._bent(data)
         place, lower, width = self.box.place, self.box.lower, self.box.width
         if self.reach is not None and self.grouped is not None:
             bend = self.grouped.product(bent.flatten(1), self.reach.size).view_as(place)

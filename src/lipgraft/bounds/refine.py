@@ -91,7 +91,7 @@ def refine(
             out[target], found = _refined(network, target, out, wanted, settings, most, late, sound)
             if reach is not None and found is not None:
                 reach |= {i: found for i, act in network.activations() if act in acts and act.curve.through_upper}
-        else:
+        elif first_curve(Layout.of(network, target)) is not None:
             out[target] = in_windows(network, target, out, wanted, late, sound)
     return out
 
@@ -172,7 +172,7 @@ def in_windows(
     proof_window = window if sound is None else WindowNetwork.of(sound.network, target, curves=True)
     image, neuron = torch.nonzero(wanted, as_tuple=True)
     kept = sound is not None and sound.keep is not None
-    if window is None or proof_window is None or len(image) == 0 or first_curve(window.layout) is None or kept:
+    if window is None or proof_window is None or len(image) == 0 or kept:
         return intervals[target]
     dtype, shape = window.layout.bias.dtype, intervals[target][0].shape
     lower, upper = (end.flatten(1).clone() for end in intervals[target])
