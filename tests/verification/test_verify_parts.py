@@ -19,7 +19,7 @@ from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import at_input
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
-from lipgraft.bounds.memory import PRODUCTS, in_halves, never
+from lipgraft.bounds.memory import PRODUCTS, in_halves
 from lipgraft.bounds.refine import refine
 from lipgraft.bounds.sound import proved
 from lipgraft.box import Box
@@ -28,7 +28,6 @@ from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models.layers import Normalise
 from lipgraft.network import Activation, Conv, Linear, Network, evaluate, trace
 from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings, api, stages, verify
-from lipgraft.verification.branch_and_bound import branching
 from lipgraft.verification.branch_and_bound.branching import Step, branching_named
 from lipgraft.verification.branch_and_bound.counterexamples import worst_rows
 from lipgraft.verification.branch_and_bound.images import Images
@@ -158,24 +157,6 @@ def test_optimising_never_loses_and_splitting_never_loosens_the_optimum(
         child = child.at(torch.arange(5) + 5 * half)
         found = optimise(function(images, child), child.alpha, child.beta, steps, lr_beta=0.1)
         assert bool((found.bound >= best.bound - 1e-2).all())
-
-
-def test_multipliers_behind_convolutions_take_short_steps_until_everything_is_split(
-    images: Images, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[float] = []
-
-    def watched(*args: Any, lr_beta: float, **rest: Any) -> Optimised:
-        seen.append(lr_beta)
-        return optimise(*args, lr_beta=lr_beta, **rest)
-
-    monkeypatch.setattr(branching, "optimise", watched)
-    settings = VerifySettings()
-    step, sub = Step(images, settings), whole(images)
-    step(sub)
-    step.bounded(sub)
-    step.leaf_bounds(sub, never)
-    assert seen == [settings.branch.lr_beta / 4] * 2 + [settings.branch.lr_beta]
 
 
 def test_the_corner_attains_the_linear_bound(images: Images, generator: torch.Generator) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds.alpha_crown import LowerBound
+from lipgraft.bounds.alpha_crown import LowerBound, Optimised, optimise
 from lipgraft.verification import Verdict, VerifySettings, verify
 from lipgraft.verification.branch_and_bound import branching, lifting, planes
 from lipgraft.verification.branch_and_bound.planes import Group
@@ -50,6 +50,20 @@ def test_verdicts_do_not_contradict_those_without_and_more_is_proved(arithmetic:
     assert {"verified", "falsified"} not in both
     proved = [{k for k, v in enumerate(verdicts) if v.status == "verified"} for verdicts in (lifted, plain)]
     assert proved[0] > proved[1]
+
+
+def test_multipliers_take_short_steps_once_there_are_planes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = images()
+    seen: list[tuple[bool, float]] = []
+
+    def watched(function: LowerBound, *args: Any, lr_beta: float, **rest: Any) -> Optimised:
+        seen.append((bool(function.planes), lr_beta))
+        return optimise(function, *args, lr_beta=lr_beta, **rest)
+
+    monkeypatch.setattr(branching, "optimise", watched)
+    verify(model, x, y, EPS, settings=EAGER)
+    long = EAGER.branch.lr_beta
+    assert set(seen) == {(False, long), (True, long * branching.SHORT)}
 
 
 @pytest.mark.long

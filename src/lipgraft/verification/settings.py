@@ -112,7 +112,7 @@ class BranchSettings:
     candidates: int = setting(3, "Number of neurons that filtered branching tries with one bounding step.")
     iterations: int = setting(2, "Optimisation steps for a subproblem; raised up to 32 when splits alone gain nothing.")
     lr_alpha: float = setting(0.1, "Step size for the lines of a subproblem.")
-    lr_beta: float = setting(0.2, "Step size for the multipliers of splits; a quarter of it in convolutional networks.")
+    lr_beta: float = setting(0.2, "Step size for the multipliers of splits; a quarter of it once images have planes.")
     batch: int = setting(4096, "Subproblems, or margins before branching, bounded at once; fewer if memory is short.")
     leaf_iterations: int = setting(50, "Optimisation steps for a fully split subproblem before it is solved exactly.")
     lp_size: int = setting(2_000_000, "A fully split subproblem is solved exactly if it has at most this many entries.")

@@ -27,7 +27,7 @@ from lipgraft.verification.settings import VerifySettings
 
 SPARED = 0.01  # of what the chords of all neurons cost
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
-SHORT = 0.25  # of the step for multipliers, behind convolutions, where they are small and begin near where they belong
+SHORT = 0.25  # of the step for multipliers, in convolutional networks, once an image of the search has planes
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
 LOWEST = -1e30  # keeps a gain finite, so that a neuron that cannot be split never looks better
 
@@ -131,9 +131,12 @@ class Step:
         self.branching = branching_named(settings.branch.rule)
         self.early = images.y.device.type == "cpu"
         self.iterations = settings.branch.iterations
-        layout = images.layout
-        windows = any(isinstance(node, Conv) for node in layout.network.nodes)
-        self.reach = SHORT if windows and not layout.curved else 1.0
+        self.windows = any(isinstance(node, Conv) for node in images.layout.network.nodes)
+
+    @property
+    def reach(self) -> float:
+        """Of the step for multipliers: in a tree that is large enough for planes, they begin near where they belong."""
+        return SHORT if self.windows and self.images.planes is not None else 1.0
 
     def __call__(self, parents: Subproblems) -> Children:
         """parents: P subproblems, each with at least one neuron to split."""
