@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lipgraft.files import atomic_write_bytes, atomic_write_text
+from lipgraft.files import atomic_write_bytes, atomic_write_text, sync_files
 
 
 def test_the_file_holds_exactly_the_bytes_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -36,3 +36,17 @@ def test_the_mode_is_that_of_an_ordinary_new_file_or_of_the_old_one(tmp_path: Pa
     ours.chmod(0o600)
     atomic_write_bytes(ours, b"again")
     assert stat.S_IMODE(ours.stat().st_mode) == 0o600
+
+
+def test_files_can_be_synced_together_after_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    files = [tmp_path / f"{number}.npz" for number in range(5)]
+    for file in files:
+        atomic_write_bytes(file, b"proof", sync=False)
+    assert not synced
+    files[0].unlink()
+    sync_files(files)
+    sync_files([])
+    assert len(synced) == 4 + 1  # and the folder
+    assert all(file.read_bytes() == b"proof" for file in files[1:])

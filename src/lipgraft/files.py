@@ -4,38 +4,62 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lipgraft.errors import FileError
 
+SYNCS = 16
+"""Files that are synced at the same time."""
 
-def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+
+def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:
     """Write `data` to `path` so that a crash at any moment leaves the old file or the new one, whole.
 
     The bytes go to a temporary file in the same directory (a rename across file systems is not atomic), are synced to
     the disk, and the file is renamed; then the directory is synced, so that the rename itself survives a power cut.
     Missing parent directories are created. What the system refuses (a full disk, say) is a FileError.
+    sync: without, only what may happen to the process is survived; `sync_files` does the rest for many files at once.
     """
     with written(Path(path)):
-        _write(Path(path), data)
+        _write(Path(path), data, sync)
 
 
-def _write(target: Path, data: bytes) -> None:
+def sync_files(paths: Collection[Path]) -> None:
+    """Let files of one directory survive a power cut. Side by side: a disk takes hardly longer for many than for one.
+
+    A file that is not there any more is left out.
+    """
+    if not paths:
+        return
+    with ThreadPoolExecutor(SYNCS) as pool:
+        list(pool.map(_sync_file, paths))
+    _sync_directory(next(iter(paths)).parent)
+
+
+def _sync_file(path: Path) -> None:
+    with written(path), suppress(FileNotFoundError), path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _write(target: Path, data: bytes, sync: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         os.chmod(temporary, _mode_for(target))
         os.replace(temporary, target)
     except BaseException:  # also on Ctrl-C: leave no temporary file behind
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_directory(target.parent)
+    if sync:
+        _sync_directory(target.parent)
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -6,6 +6,8 @@ import gzip
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from lipgraft.data import load
 from lipgraft.data.catalogue import CATALOGUE, IDX
+from lipgraft.data.readers import digits
 from lipgraft.data.readers.idx import read_idx
 from lipgraft.data.restricted_pickle import load_arrays
 from lipgraft.errors import DataError
@@ -149,6 +152,16 @@ def test_digits_are_split_the_same_way_every_time_and_no_image_is_lost() -> None
         return sorted(tuple(r) for r in x.round().int().tolist())
 
     assert rows(together) == rows(original)
+
+
+def test_digits_come_without_importing_scikit_learn_which_would_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys; from lipgraft import data; data.load('digits'); print('sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    ours = digits._raw()
+    monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    for one, other in zip(ours, digits._raw(), strict=True):
+        assert np.array_equal(one, other)
 
 
 def test_the_root_is_the_argument_else_the_environment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,17 @@ def test_the_checker_accepts_every_certificate(name: str, tmp_path: Path) -> Non
     assert len(outcomes) - len(proofs) == sum(v.status == "falsified" for v in verdicts) > 0
 
 
+def test_a_proof_that_was_cut_short_does_not_count_as_there(tmp_path: Path) -> None:
+    write(networks()["dense"], tmp_path, SETTINGS, count=4)
+    file = next(tmp_path.glob("??????.npz"))
+    folder, number = CertificateFolder(tmp_path), int(file.stem)
+    assert folder.has(number)
+    file.write_bytes(file.read_bytes()[:-30])
+    assert not folder.has(number)
+    file.unlink()
+    assert not folder.has(number)
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["dense", "grafted", "residual"])
 def test_the_checker_accepts_certificates_about_float32(name: str, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,18 @@ from lipgraft.settings import MOST_SEED, MOST_THREADS, check_eps, over
 
 if TYPE_CHECKING:
     import torch
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """For imports that bring PyTorch: looking for garbage among all that they make would take a fifth of a second."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def parse_eps(text: str | float) -> float:

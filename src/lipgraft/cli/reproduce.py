@@ -23,6 +23,7 @@ from lipgraft.cli.common import (
     ThreadsOption,
     announcer,
     example,
+    loading,
     parse_set,
     print_json,
     printable,
@@ -88,8 +89,9 @@ def reproduce(
     updated after every row, and report.html; with --seed 1 that folder is NAME-seed1. With --cluster, each worker
     computes one row at a time.
     """
-    from lipgraft import runs
-    from lipgraft.report import experiment_summary
+    with loading():
+        from lipgraft import runs
+        from lipgraft.report import experiment_summary
 
     given = {"seed": seed, "threads": threads}
     changes = {**parse_set(set_), **{key: value for key, value in given.items() if value is not None}}

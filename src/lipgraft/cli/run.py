@@ -16,6 +16,7 @@ from lipgraft.cli.common import (
     ThreadsOption,
     announcer,
     example,
+    loading,
     parse_set,
     resolve_device,
 )
@@ -53,7 +54,8 @@ def run(
 
     Every finished stage is kept: after Ctrl-C or a crash, the same command continues where it stopped.
     """
-    from lipgraft import runs
+    with loading():
+        from lipgraft import runs
 
     if explain:
         typer.echo(runs.explain())

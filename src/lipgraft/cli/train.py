@@ -16,6 +16,7 @@ from lipgraft.cli.common import (
     SeedOption,
     ThreadsOption,
     example,
+    loading,
     parse_set,
     place_of,
     print_json,
@@ -67,11 +68,12 @@ def train(
 
     `torchrun --nproc-per-node N -m lipgraft train ...` shares every batch among N processes, one per GPU.
     """
-    from lipgraft import data as datasets
-    from lipgraft import training
-    from lipgraft.cli.train_recipe import read_recipe
-    from lipgraft.locking import held
-    from lipgraft.training.processes import joined
+    with loading():
+        from lipgraft import data as datasets
+        from lipgraft import training
+        from lipgraft.cli.train_recipe import read_recipe
+        from lipgraft.locking import held
+        from lipgraft.training.processes import joined
 
     given = {"data": data, "model": model, "start": None if start is None else str(start)}
     chosen = read_recipe(recipe, {k: v for k, v in given.items() if v is not None}, parse_set(set_))

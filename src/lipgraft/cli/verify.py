@@ -22,6 +22,7 @@ from lipgraft.cli.common import (
     ThreadsOption,
     VerifierOption,
     example,
+    loading,
     print_json,
     print_table,
     resolve_device,
@@ -94,11 +95,12 @@ def verify(
 
     Every verdict is saved at once: after Ctrl-C or a crash, the same command continues where it stopped.
     """
-    from lipgraft import data as datasets
-    from lipgraft.cli.model import load_model
-    from lipgraft.runs import verify_run
-    from lipgraft.runs.progress import VerifyProgress
-    from lipgraft.verification import VerifySettings, measure, verify_stream
+    with loading():
+        from lipgraft import data as datasets
+        from lipgraft.cli.model import load_model
+        from lipgraft.runs import verify_run
+        from lipgraft.runs.progress import VerifyProgress
+        from lipgraft.verification import VerifySettings, measure, verify_stream
 
     check_workers(cluster, workers)
     limits = {"limits.timeout": timeout, "limits.total_seconds": total_seconds}

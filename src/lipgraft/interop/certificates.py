@@ -8,12 +8,13 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
 
 from lipgraft.errors import SettingsError
-from lipgraft.files import atomic_write_bytes, check_folder
+from lipgraft.files import atomic_write_bytes, check_folder, sync_files
 from lipgraft.interop.export import serialised
 from lipgraft.network import Network
 from lipgraft.verification import Certificate
@@ -29,15 +30,16 @@ class CertificateFolder:
         """path: made if it is not there; one with certificates of the same network gets more of them."""
         self.path = check_folder(Path(path))
         self._network: tuple[Network, str] | None = None
+        self._new: list[Path] = []
 
     def has(self, number: int) -> bool:
-        """Whether the proof of image `number` is there."""
-        return self.proof(number).is_file()
+        """Whether the proof of image `number` is there, and not cut short, as a power cut may leave it."""
+        return is_zipfile(self.proof(number))
 
     def put(self, number: int, certificate: Certificate, **facts: Any) -> int:
         """Write the proof or counterexample of image `number`; returns its size in bytes.
 
-        facts: to be read by people alone.
+        facts: to be read by people alone. It survives a power cut after `settle` only: a disk would hold up the search.
         """
         meta = {
             "format": "lipgraft-certificate" if certificate.is_proof else "lipgraft-counterexample",
@@ -47,7 +49,13 @@ class CertificateFolder:
             "label": certificate.label,
         }
         path = self.proof(number) if certificate.is_proof else self.path / f"{number:06d}.counterexample.npz"
+        self._new.append(path)
         return _write(path, {**facts, **meta}, certificate.arrays)
+
+    def settle(self) -> None:
+        """Wait until the disk has all that was written."""
+        sync_files(self._new)
+        self._new.clear()
 
     def proof(self, number: int) -> Path:
         """The file of image `number`, if it is proved."""
@@ -72,5 +80,5 @@ def _write(path: Path, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> i
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, meta=np.frombuffer(text, np.uint8), **arrays)
     content = buffer.getvalue()
-    atomic_write_bytes(path, content)
+    atomic_write_bytes(path, content, sync=False)
     return len(content)

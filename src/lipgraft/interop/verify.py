@@ -323,7 +323,9 @@ def _by_verifier(
     method = "pgd" if verdict.method == "misclassified" else verdict.method
     if verdict.status == "verified":
         if folder is not None and verdict.certificate is not None:
-            CertificateFolder(folder).put(0, verdict.certificate)
+            proofs = CertificateFolder(folder)
+            proofs.put(0, verdict.certificate)
+            proofs.settle()
         return VnnResult("unsat", method=method)
     if verdict.counterexample is not None:
         point = model.inputs(verdict.counterexample.to(model.centre)[None])

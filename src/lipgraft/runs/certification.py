@@ -92,6 +92,8 @@ def verify_run(
                 store.put(row)
                 if decided is not None:
                     decided(row)
+        if folder is not None:
+            folder.settle()
         return [row for row in store.rows() if row.image in wanted]
 
 

@@ -89,6 +89,8 @@ class ResultStore:
         try:
             with _speaking(self.path):
                 self._connection = _connect(self.path)
+                # Without a wait for the disk at every row. Rows that a power cut takes are found again by the next run.
+                self._connection.execute("PRAGMA synchronous=NORMAL")
                 self._claim(self._connection, identity)
         except StoreError:
             self.close()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.bounds import METHODS
+from lipgraft.bounds.memory import affordable
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.inputs import pixels, radii, seeded
@@ -16,6 +17,9 @@ from lipgraft.network import Network, agree, full_precision, like, subject, trac
 from lipgraft.sensitivity import interval_jacobian, jacobian, output_width, sampled  # noqa: F401  (they fill the registry)
 from lipgraft.sensitivity.problem import NOTIONS, LipschitzSettings, Problem
 from lipgraft.sensitivity.units import input_weight
+
+FEW, MANY = 4, 32  # images at a time on a CPU
+PASSES = 500  # through the network that an image costs, about: samples, and steps of an ascent for every output
 
 
 def lipschitz(
@@ -76,7 +80,7 @@ def lipschitz(
         weight = input_weight(units, network, x)
         generator = seeded(seed, x.device)
         out = torch.empty(len(x), network.output_shape[0], dtype=dtype, device=x.device)
-        batch = batch or default_batch(x.device)
+        batch = batch or default_batch(network, x.device)
         for first in range(0, len(x), batch):
             rows = slice(first, first + batch)
             problem = Problem(network, box[rows], radius[rows], weight, settings, generator)
@@ -86,9 +90,9 @@ def lipschitz(
     return out if per_output else out.amax(1)
 
 
-def default_batch(device: torch.device) -> int:
-    """Enough images to fill a GPU; few enough that a CPU's memory and patience last."""
-    return 128 if device.type == "cuda" else 4
+def default_batch(network: Network, device: torch.device) -> int:
+    """Enough images to fill a GPU; few enough that a CPU's memory and patience last, more of them if it is small."""
+    return 128 if device.type == "cuda" else max(FEW, affordable(network, device, PASSES, MANY))
 
 
 def _check(batch: int | None, settings: LipschitzSettings) -> None:
