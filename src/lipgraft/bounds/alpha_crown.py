@@ -282,7 +282,7 @@ class LowerBound:
             place, curve = self.layout.places[i], self.layout.activation(i).curve
             column = (self.neuron - place.start).clamp(0, anchors.shape[2] - 1)  # of another activation: any, as it is
             ends = (end.flatten(1).gather(1, column) for end in self.pre[i])
-            found = curve.anchors(*ends)
+            found = curve.anchors(*ends, quick=True)
             assert found is not None
             anchors = anchors.scatter(2, column.expand_as(found), found)
         return anchors.view(len(anchors), *self.pre[i][0].shape)
