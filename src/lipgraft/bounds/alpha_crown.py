@@ -127,6 +127,7 @@ class LowerBound:
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
         self.splits = self._splits()
         self.hinged: dict[int, Hinged] = {}
+        self.held: dict[int, Lines] | None = None
         self.families = {i: self._family(i) for i in self.layout.curved}
         self.planes = {} if planes is None or grouped is None else self._above(planes, grouped)
 
@@ -137,6 +138,12 @@ class LowerBound:
         """
         out = copy(self)
         out.hinged = Hinged.all(self.bounds, self.image, self.pre, place.clamp(0, 1), level)
+        return out
+
+    def holding(self, alpha: Tensor) -> LowerBound:
+        """The same with these lines, (P, U k), whatever `value` is told: to optimise multipliers alone."""
+        out = copy(self)
+        out.held = self.lines_at(alpha)
         return out
 
     def best_place(self, alpha: Tensor, beta: Tensor, level: Tensor | None = None) -> Tensor:
@@ -239,6 +246,8 @@ class LowerBound:
 
     def lines_at(self, alpha: Tensor) -> dict[int, Lines]:
         """The lines of every activation. Where it bends at zero alone, only its lower slope is free."""
+        if self.held is not None:
+            return self.held
         layout, count = self.layout, self.rows.shape[2]
         parts = alpha.view(*self.open.shape, layout.parameters).unbind(2)
         slope = self.negative_slope + parts[0] * (1 - self.negative_slope)
@@ -341,7 +350,7 @@ def optimise(
 ) -> Optimised:
     """The best bounds over the steps of projected Adam. alpha: (P, U k) in [0, 1]; beta: (P, D) >= 0.
 
-    lr_beta: the step size for the multipliers; it decays like that for the lines.
+    lr_beta: the step size for the multipliers; it decays like that for the lines, which stay as they are if theirs is 0.
     onward: of what is not proved, the last lines and multipliers are returned and not the best: who goes on from there
         gets further, where single steps are too short to gain at once.
     early: stop when all are proved; this waits for the device in every step, so it is for CPUs.
@@ -349,7 +358,8 @@ def optimise(
     """
     best = torch.full_like(function.base[:, 0], -torch.inf)
     best_alpha, best_beta = alpha, beta
-    climb_alpha, climb_beta = Adam(alpha), Adam(beta)
+    climb_alpha, climb_beta = Adam(alpha if settings.lr > 0 else alpha[:, :0]), Adam(beta)
+    lines = settings.lr > 0
     splits = beta.shape[1] > 0  # without any, a dozen calls on nothing would still take their time
     scale = 1.0
     for t in range(settings.iterations + 1):
@@ -357,27 +367,30 @@ def optimise(
         if last:
             bound, rows = function.value(alpha, beta)
         else:
-            a, b = alpha.detach().requires_grad_(), beta.detach().requires_grad_()
+            a, b = alpha.detach().requires_grad_(lines), beta.detach().requires_grad_()
             with torch.enable_grad():
                 bound, rows = function.value(a, b)
                 last = not bound.requires_grad  # an affine function has nothing to choose
                 if not last:
-                    gradient = torch.autograd.grad(bound.sum(), [a, b], materialize_grads=True)
+                    gradient = torch.autograd.grad(bound.sum(), [a, b] if lines else [b], materialize_grads=True)
         bound, rows = guard_lower(bound.detach()), rows.detach()
         better = bound > best
         best = torch.where(better, bound, best)
-        best_alpha = torch.where(better[:, None], alpha, best_alpha)
+        if lines:
+            best_alpha = torch.where(better[:, None], alpha, best_alpha)
         if splits:
             best_beta = torch.where(better[:, None], beta, best_beta)
         if last or (early and bool(proved(best).all())) or late():
             break
-        alpha = (alpha + settings.lr * scale * climb_alpha.direction(gradient[0])).clamp(0, 1)
+        if lines:
+            alpha = (alpha + settings.lr * scale * climb_alpha.direction(gradient[0])).clamp(0, 1)
         if splits:
-            beta = (beta + lr_beta * scale * climb_beta.direction(gradient[1])).clamp(min=0)
+            beta = (beta + lr_beta * scale * climb_beta.direction(gradient[-1])).clamp(min=0)
         scale *= settings.decay
     if onward:
         done = proved(best)[:, None]
-        best_alpha, best_beta = torch.where(done, best_alpha, alpha), torch.where(done, best_beta, beta)
+        best_alpha = torch.where(done, best_alpha, alpha) if lines else alpha
+        best_beta = torch.where(done, best_beta, beta)
     return Optimised(best, best_alpha, best_beta, rows)
 
 
