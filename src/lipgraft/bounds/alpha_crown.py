@@ -33,6 +33,7 @@ from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.narrowed import Narrowed
 from lipgraft.bounds.own_lines import Shift
 from lipgraft.bounds.planes import Plane
+from lipgraft.bounds.reach import Known
 from lipgraft.bounds.relaxations import Lines, family
 from lipgraft.bounds.sound import SPARE, UNIT, guard_lower, proved
 from lipgraft.bounds.splits import splittable
@@ -42,7 +43,9 @@ FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
 NARROWED = 0.5  # a chord whose intercept splits have made so much smaller is better than a plane over the whole box
 PLACES = 2  # steps to a better place for planes
 # What planes around curves give away for rounding, times what lines do: values, slopes, places and what is known of a
-# neuron are six times the magnitude that lines have, and products come twice.
+# neuron are six times the magnitude that lines have, and products come twice. This is for planes in two layers. Those of
+# another layer rest on functions that planes have made: half of a bend, which is no more than the steepest slope, times
+# the magnitude of these functions comes to that of the mean slopes. That is 1.5 times as much, and twice is given away.
 HINGES = 16.0
 CODES = 255  # alpha is kept in 8 bits: every alpha in [0, 1] is sound
 
@@ -131,13 +134,15 @@ class LowerBound:
         self.families = {i: self._family(i) for i in self.layout.curved}
         self.planes = {} if planes is None or grouped is None else self._above(planes, grouped)
 
-    def exact_at(self, place: Tensor, level: Tensor | None = None) -> LowerBound:
+    def exact_at(
+        self, place: Tensor, level: Tensor | None = None, known: Mapping[int, Known] | None = None
+    ) -> LowerBound:
         """The same with planes around curves in place of their lines; see `bounds.corners`. R = 1.
 
-        place: (B, *root shape), in [0, 1], where in their boxes the planes are exact; level: see `Hinged.all`.
+        place: (B, *root shape), in [0, 1], where in their boxes the planes are exact; level, known: see `Hinged.all`.
         """
         out = copy(self)
-        out.hinged = Hinged.all(self.bounds, self.image, self.pre, place.clamp(0, 1), level)
+        out.hinged = Hinged.all(self.bounds, self.image, self.pre, place.clamp(0, 1), level, known)
         return out
 
     def holding(self, alpha: Tensor) -> LowerBound:
@@ -148,10 +153,20 @@ class LowerBound:
 
     def best_place(self, alpha: Tensor, beta: Tensor, level: Tensor | None = None) -> Tensor:
         """Where such planes had best be exact, with these lines of the other layers: (B, *root shape)."""
-        place = attained(self.value(alpha, beta)[1])
+        return self.better_place(attained(self.value(alpha, beta)[1]), alpha, beta, level)
+
+    def better_place(
+        self,
+        place: Tensor,
+        alpha: Tensor,
+        beta: Tensor,
+        level: Tensor | None = None,
+        known: Mapping[int, Known] | None = None,
+    ) -> Tensor:
+        """A few steps from this place to a better one."""
         for _ in range(PLACES):
             record: dict[int, Tensor] = {}
-            _, rows = self.exact_at(place, level).value(alpha, beta, record)
+            _, rows = self.exact_at(place, level, known).value(alpha, beta, record)
             place = balanced(rows, record[self.layout.path.root], place)
         return place
 
@@ -220,7 +235,7 @@ class LowerBound:
         low, high = (end.flatten(1) for end in self.root)
         const = value - torch.minimum(rows * low, rows * high).sum(1)
         if self.bounds.target_slack is not None:  # for the rows, the bound, its least value, and who evaluates it
-            const = const - 4 * HINGES * (self.rows[:, 0, 0].abs() * self.bounds.target_slack[self.image]).flatten(
+            const = const - 4 * self._hinges() * (self.rows[:, 0, 0].abs() * self.bounds.target_slack[self.image]).flatten(
                 1
             ).sum(1)
         return rows, const
@@ -241,8 +256,11 @@ class LowerBound:
             share = SPARE * (self.point.shape[1] + 4) * UNIT
             slack = slack + share * (beta * self.point.abs()).sum(1)
         if self.hinged:
-            slack = HINGES * slack
+            slack = self._hinges() * slack
         return guard_lower(value - slack)
+
+    def _hinges(self) -> float:
+        return HINGES * 2.0 ** max(len(self.hinged) - 2, 0)
 
     def lines_at(self, alpha: Tensor) -> dict[int, Lines]:
         """The lines of every activation. Where it bends at zero alone, only its lower slope is free."""

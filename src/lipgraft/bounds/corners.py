@@ -34,7 +34,7 @@ from lipgraft.activations import Lines
 from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
-from lipgraft.bounds.reach import Reach
+from lipgraft.bounds.reach import Known
 from lipgraft.bounds.relaxations import family
 from lipgraft.network.graph import Affine, Network
 
@@ -90,15 +90,21 @@ class Hinged:
     used: Tensor
     far: Tensor | None = None
     affine: Sequence[Affine] = ()
-    reach: Reach | None = None
+    reach: Known | None = None
     grouped: Grouped | None = None
 
     @staticmethod
     def all(
-        bounds: NeuronBounds, image: Tensor, pre: Mapping[int, Interval], place: Tensor, level: Tensor | None = None
+        bounds: NeuronBounds,
+        image: Tensor,
+        pre: Mapping[int, Interval],
+        place: Tensor,
+        level: Tensor | None = None,
+        known: Mapping[int, Known] | None = None,
     ) -> dict[int, Hinged]:
         """By activation. image: (B,), rows of bounds; pre: by activation, the bounds of its neurons, each end (B, 1, 1,
         *shape); level: (B,), 0 for boxes without planes, 1 for planes in the first layer, 2 for all; by default all.
+        known: what is known of neurons further back; by default what bounds hold.
         """
         layout = bounds.layout
         box = Box(place, bounds.root[0][image], (bounds.root[1] - bounds.root[0])[image])
@@ -111,7 +117,7 @@ class Hinged:
                 z = node.forward(z)
             out[first] = _hinged(bounds, image, first, pre[first], z, box, None if level is None else level >= 1)
             out[first] = replace(out[first], affine=affine)
-        for act, reach in bounds.reach.items():
+        for act, reach in (bounds.reach if known is None else known).items():
             lower, upper = pre[act]
             grouped = Grouped.of(image, len(bounds.lower))
             z, far = reach.around(point.flatten(1), grouped, (lower.flatten(1), upper.flatten(1)))
@@ -149,7 +155,7 @@ class Hinged:
         bent = self._bent(data)
         place, lower, width = self.box.place, self.box.lower, self.box.width
         if self.reach is not None and self.grouped is not None:
-            bend = self.grouped.product(bent.flatten(1), self.reach.size).view_as(place)
+            bend = self.reach.spread(bent.flatten(1), self.grouped).view_as(place)
         else:
             bend = bent.view(len(data), *data.shape[3:])
             shapes = [place.shape[1:], *(node.shape for node in self.affine[:-1])]

@@ -19,6 +19,7 @@ from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import other_classes
+from lipgraft.bounds.meeting import meeting
 from lipgraft.bounds.memory import Late, affordable, fitting, never
 from lipgraft.bounds.reach import Reach
 from lipgraft.bounds.refine import Sound, refine, takes_planes
@@ -252,6 +253,8 @@ def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[Op
         # Who needs all steps gets them after the bounds of hidden neurons.
         steps = job.settings.optimise.iterations if last else -(-job.settings.optimise.iterations // 2)
         sub, broken = _margins(job, images, shared, left.target, margins, steps, late)
+        if reach:
+            sub = _at_one_place(job, left, intervals, shared, sub, late)
     proved_margins = proved(margins)
     done = proved_margins.all(1)
     if job.ledger.drafts is not None:
@@ -359,6 +362,46 @@ def _margins(
         parts.append(_without_splits(where, goal, bound, alpha, function))
     job.ledger.note(images, margins, "alpha-crown")
     return Subproblems.cat(parts), broken
+
+
+def _at_one_place(
+    job: Job, left: OpenMargins, intervals: list[Interval], shared: Images, sub: Subproblems, late: Late
+) -> Subproblems:
+    """The margins that are open still, with planes in all layers that are exact at one place; see `bounds.meeting`.
+
+    The worst margin of an image comes first: if it stays open, so does the image, and the others can wait.
+    left: its margins are improved in place.
+    """
+    bound = sub.bound.clone()
+    for place in range(len(left.images)):
+        rows = torch.nonzero((sub.image == place) & ~proved(bound)).flatten()
+        for row in rows[bound[rows].argsort()].tolist():
+            if late():
+                return replace(sub, bound=bound)
+            found = _met(job, left, intervals, shared, sub.at(slice(row, row + 1)))
+            bound[row] = torch.maximum(bound[row], found[0])
+            left.margins[place, left.target[place] == sub.target[row]] = bound[row]
+            if not bool(proved(bound[row])):
+                break
+    job.ledger.note(left.images, left.margins, "alpha-crown")
+    return replace(sub, bound=bound)
+
+
+def _met(job: Job, left: OpenMargins, intervals: list[Interval], shared: Images, one: Subproblems) -> Tensor:
+    """The bound of one margin with such planes: (1,)."""
+    image, target = one.image, one.target
+    assert shared.places is not None
+    network, held = (job.network, shared.bounds) if job.proof is None or shared.proof is None else (job.proof, shared.proof)
+    dtype = held.lower.dtype
+    box = [(lower[image], upper[image]) for lower, upper in intervals]
+    rounding = None if left.rounding is None else left.rounding.at(image)
+    place = decoded(shared.places[image, target], dtype)
+    known = meeting(network, box, place, rounding)
+    function = LowerBound(held.at(image), torch.zeros_like(image), shared.margins(image, target).to(dtype))
+    alpha, none = decoded(coded(one.alpha), dtype), function.no_splits()
+    planes = function.exact_at(function.better_place(place, alpha, none, None, known), None, known)
+    value = planes.value(alpha, none)[0] if shared.proof is None else planes.sound_value(alpha, none)
+    return round_down(value, one.bound.dtype)
 
 
 def _without_splits(image: Tensor, target: Tensor, bound: Tensor, alpha: Tensor, function: LowerBound) -> Subproblems:
