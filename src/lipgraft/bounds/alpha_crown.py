@@ -151,9 +151,11 @@ class LowerBound:
         out.held = self.lines_at(alpha)
         return out
 
-    def best_place(self, alpha: Tensor, beta: Tensor, level: Tensor | None = None) -> Tensor:
+    def best_place(
+        self, alpha: Tensor, beta: Tensor, level: Tensor | None = None, *, steps: int = PLACES
+    ) -> Tensor:
         """Where such planes had best be exact, with these lines of the other layers: (B, *root shape)."""
-        return self.better_place(attained(self.value(alpha, beta)[1]), alpha, beta, level)
+        return self.better_place(attained(self.value(alpha, beta)[1]), alpha, beta, level, steps=steps)
 
     def better_place(
         self,
@@ -162,9 +164,11 @@ class LowerBound:
         beta: Tensor,
         level: Tensor | None = None,
         known: Mapping[int, Known] | None = None,
+        *,
+        steps: int = PLACES,
     ) -> Tensor:
         """A few steps from this place to a better one."""
-        for _ in range(PLACES):
+        for _ in range(steps):
             record: dict[int, Tensor] = {}
             _, rows = self.exact_at(place, level, known).value(alpha, beta, record)
             place = balanced(rows, record[self.layout.path.root], place)
