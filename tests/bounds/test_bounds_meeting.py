@@ -11,7 +11,7 @@ from lipgraft.bounds.crown import prepare
 from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import true_minus
-from lipgraft.bounds.meeting import meeting
+from lipgraft.bounds.meeting import fitted, meeting
 from lipgraft.bounds.reach import Reach, WindowReach
 from lipgraft.network import evaluate
 from test_bounds_corners import KINDS, box, network, points
@@ -65,6 +65,36 @@ def test_functions_hold_at_every_sampled_point_and_so_do_planes_that_rest_on_the
             margin = values[net.output] @ DIFFERENCE
             assert bool(((slopes * root).sum(1) + const <= margin).all())
             assert bool((sure <= margin).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_any_share_of_planes_holds_and_a_fit_is_no_worse_than_lines_or_planes_alone(kind: str) -> None:
+    net, inside = network(kind), box(0.05)[:1]
+    prepared = prepare(net, inside, sound_for=torch.float32)
+    bounds = NeuronBounds.of(Layout.of(net, net.output), prepared.intervals, prepared.rounding)
+    image = torch.zeros(1, dtype=torch.int64)
+    lines = LowerBound(bounds, image, true_minus(image, image + 1, 3, torch.float64)[:, None, None])
+    alpha, none = lines.start(), lines.no_splits()
+    place = lines.best_place(alpha, none)
+    known = meeting(net, prepared.intervals, place, prepared.rounding)
+    margin = torch.stack([evaluate(net, x)[net.output] @ DIFFERENCE for x in points(box(0.05), 200)[:, :1]]).min()
+    planes = lines.exact_at(place, None, known)
+    generator = torch.Generator().manual_seed(9)
+    for _ in range(3):
+        share = {
+            i: torch.rand(hinged.used.shape, generator=generator, dtype=torch.float64)
+            for i, hinged in planes.hinged.items()
+        }
+        assert float(planes.sharing(share).sound_value(alpha, none)) <= float(margin)
+    nothing = {i: torch.zeros_like(hinged.used, dtype=torch.float64) for i, hinged in planes.hinged.items()}
+    plain = lines.value(alpha, none)[0]
+    assert torch.allclose(planes.sharing(nothing).value(alpha, none)[0], plain)
+    found = fitted(lines, place, alpha, known)
+    sure = found.planes(lines, known).sound_value(found.alpha, none)
+    assert float(sure) <= float(margin)
+    assert float(sure) == pytest.approx(float(found.bound), abs=1e-6)
+    assert float(found.bound) > float(plain)
 
 
 @torch.no_grad()

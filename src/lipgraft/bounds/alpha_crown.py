@@ -43,9 +43,9 @@ FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
 NARROWED = 0.5  # a chord whose intercept splits have made so much smaller is better than a plane over the whole box
 PLACES = 2  # steps to a better place for planes
 # What planes around curves give away for rounding, times what lines do: values, slopes, places and what is known of a
-# neuron are six times the magnitude that lines have, and products come twice. This is for planes in two layers. Those of
-# another layer rest on functions that planes have made: half of a bend, which is no more than the steepest slope, times
-# the magnitude of these functions comes to that of the mean slopes. That is 1.5 times as much, and twice is given away.
+# neuron are six times the magnitude that lines have, and products come twice. This is for planes in two layers. Those
+# of another layer rest on functions that planes have made: half of a bend, which is no more than the steepest slope,
+# times the magnitude of these functions is added to that of the mean slopes. That is 1.5 times as much; twice is given.
 HINGES = 16.0
 CODES = 255  # alpha is kept in 8 bits: every alpha in [0, 1] is sound
 
@@ -145,15 +145,19 @@ class LowerBound:
         out.hinged = Hinged.all(self.bounds, self.image, self.pre, place.clamp(0, 1), level, known)
         return out
 
+    def sharing(self, share: Mapping[int, Tensor]) -> LowerBound:
+        """The same with these shares, by activation, of the planes that it has; see `Hinged`."""
+        out = copy(self)
+        out.hinged = {i: replace(hinged, share=share[i].clamp(0, 1)) for i, hinged in self.hinged.items()}
+        return out
+
     def holding(self, alpha: Tensor) -> LowerBound:
         """The same with these lines, (P, U k), whatever `value` is told: to optimise multipliers alone."""
         out = copy(self)
         out.held = self.lines_at(alpha)
         return out
 
-    def best_place(
-        self, alpha: Tensor, beta: Tensor, level: Tensor | None = None, *, steps: int = PLACES
-    ) -> Tensor:
+    def best_place(self, alpha: Tensor, beta: Tensor, level: Tensor | None = None, *, steps: int = PLACES) -> Tensor:
         """Where such planes had best be exact, with these lines of the other layers: (B, *root shape)."""
         return self.better_place(attained(self.value(alpha, beta)[1]), alpha, beta, level, steps=steps)
 
@@ -239,9 +243,9 @@ class LowerBound:
         low, high = (end.flatten(1) for end in self.root)
         const = value - torch.minimum(rows * low, rows * high).sum(1)
         if self.bounds.target_slack is not None:  # for the rows, the bound, its least value, and who evaluates it
-            const = const - 4 * self._hinges() * (self.rows[:, 0, 0].abs() * self.bounds.target_slack[self.image]).flatten(
-                1
-            ).sum(1)
+            const = const - 4 * self._hinges() * (
+                self.rows[:, 0, 0].abs() * self.bounds.target_slack[self.image]
+            ).flatten(1).sum(1)
         return rows, const
 
     def sound_value(self, alpha: Tensor, beta: Tensor) -> Tensor:
@@ -372,7 +376,7 @@ def optimise(
 ) -> Optimised:
     """The best bounds over the steps of projected Adam. alpha: (P, U k) in [0, 1]; beta: (P, D) >= 0.
 
-    lr_beta: the step size for the multipliers; it decays like that for the lines, which stay as they are if theirs is 0.
+    lr_beta: the step size for the multipliers; it decays like that for the lines. Lines whose step size is 0 stay.
     onward: of what is not proved, the last lines and multipliers are returned and not the best: who goes on from there
         gets further, where single steps are too short to gain at once.
     early: stop when all are proved; this waits for the device in every step, so it is for CPUs.

@@ -80,6 +80,8 @@ class Hinged:
     lines: of their mean slopes, each (B, 1, 1, *shape); bend_low, bend_high: by how much the two slopes below and above
     differ, >= 0, of the same shape; used: which neurons have a plane, boolean, of that shape; the others have lines.
     far: how far a neuron may be from where its plane is exact, (B, 1, 1, *shape), at that place; None: not at all.
+    share: (B, 1, 1, *shape), in [0, 1], how much of its plane a neuron takes, and of its line the rest: both hold the
+        curve, so what lies between them does. None: all.
     affine: the nodes between the root and the activation; or reach and grouped: what is known of its neurons, by box.
     """
 
@@ -89,6 +91,7 @@ class Hinged:
     bend_high: Tensor
     used: Tensor
     far: Tensor | None = None
+    share: Tensor | None = None
     affine: Sequence[Affine] = ()
     reach: Known | None = None
     grouped: Grouped | None = None
@@ -126,12 +129,14 @@ class Hinged:
         return out
 
     def over(self, lines: Lines) -> Lines:
-        """The mean slopes of the planes where there are any, and these lines elsewhere."""
+        """The mean slopes of the planes where there are any, and these lines elsewhere, by their shares."""
         mine = self.lines
 
         def chosen(own: Tensor | None, other: Tensor | None) -> Tensor:
             assert own is not None
-            return torch.where(self.used, own, 0.0 if other is None else other)
+            line = torch.zeros_like(own) if other is None else other
+            taken = own if self.share is None else self.share * own + (1 - self.share) * line
+            return torch.where(self.used, taken, line)
 
         return Lines(
             chosen(mine.lower_slope, lines.lower_slope),
@@ -146,7 +151,8 @@ class Hinged:
         return torch.where(self.used, far, lines)
 
     def _bent(self, data: Tensor) -> Tensor:
-        return data.clamp(min=0) * self.bend_low - data.clamp(max=0) * self.bend_high
+        bent = data.clamp(min=0) * self.bend_low - data.clamp(max=0) * self.bend_high
+        return bent if self.share is None else self.share * bent
 
     def towards(self, data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What rows at the activation's output, (B, 1, 1, *shape), add to rows at the root beside the mean slopes, and

@@ -19,7 +19,7 @@ from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import other_classes
-from lipgraft.bounds.meeting import meeting
+from lipgraft.bounds.meeting import fitted, meeting
 from lipgraft.bounds.memory import Late, affordable, fitting, never
 from lipgraft.bounds.reach import Reach
 from lipgraft.bounds.refine import Sound, refine, takes_planes
@@ -33,6 +33,9 @@ from lipgraft.verification.branch_and_bound.images import Images, OpenImages
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
 from lipgraft.verification.verdict import Decided, Outcome
+
+ROUNDS = 2
+"""How often functions of neurons are made that meet at a margin's best place, which they may move."""
 
 SHARE = 0.5
 """The share of its time that an image may be attacked for; the rest is for proofs."""
@@ -373,7 +376,8 @@ def _at_one_place(
     left: its margins are improved in place.
     """
     bound = sub.bound.clone()
-    for place in range(len(left.images)):
+    worst = bound.new_full((len(left.images),), torch.inf).scatter_reduce(0, sub.image, bound, "amin")
+    for place in worst.argsort(descending=True).tolist():  # images that need least come first
         rows = torch.nonzero((sub.image == place) & ~proved(bound)).flatten()
         for row in rows[bound[rows].argsort()].tolist():
             if late():
@@ -391,17 +395,25 @@ def _met(job: Job, left: OpenMargins, intervals: list[Interval], shared: Images,
     """The bound of one margin with such planes: (1,)."""
     image, target = one.image, one.target
     assert shared.places is not None
-    network, held = (job.network, shared.bounds) if job.proof is None or shared.proof is None else (job.proof, shared.proof)
+    network, held = (
+        (job.network, shared.bounds) if job.proof is None or shared.proof is None else (job.proof, shared.proof)
+    )
     dtype = held.lower.dtype
     box = [(lower[image], upper[image]) for lower, upper in intervals]
     rounding = None if left.rounding is None else left.rounding.at(image)
     place = decoded(shared.places[image, target], dtype)
-    known = meeting(network, box, place, rounding)
     function = LowerBound(held.at(image), torch.zeros_like(image), shared.margins(image, target).to(dtype))
-    alpha, none = decoded(coded(one.alpha), dtype), function.no_splits()
-    planes = function.exact_at(function.better_place(place, alpha, none, None, known), None, known)
-    value = planes.value(alpha, none)[0] if shared.proof is None else planes.sound_value(alpha, none)
-    return round_down(value, one.bound.dtype)
+    alpha, none, best = decoded(coded(one.alpha), dtype), function.no_splits(), one.bound
+    for _ in range(ROUNDS):
+        known = meeting(network, box, place, rounding)
+        found = fitted(function, place, alpha, known)
+        planes = found.planes(function, known)
+        value = found.bound if shared.proof is None else planes.sound_value(found.alpha, none)
+        before, best = best, torch.maximum(best, round_down(value, best.dtype))
+        if bool(proved(best)) or bool(best + (best - before) / 2 < 0):  # another round gains less than half as much
+            break
+        place, alpha = found.place, found.alpha
+    return best
 
 
 def _without_splits(image: Tensor, target: Tensor, bound: Tensor, alpha: Tensor, function: LowerBound) -> Subproblems:
