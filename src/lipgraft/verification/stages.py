@@ -34,9 +34,6 @@ from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
 from lipgraft.verification.verdict import Decided, Outcome
 
-ROUNDS = 2
-"""How often functions of neurons are made that meet at a margin's best place, which they may move."""
-
 SHARE = 0.5
 """The share of its time that an image may be attacked for; the rest is for proofs."""
 
@@ -402,17 +399,19 @@ def _met(job: Job, left: OpenMargins, intervals: list[Interval], shared: Images,
     box = [(lower[image], upper[image]) for lower, upper in intervals]
     rounding = None if left.rounding is None else left.rounding.at(image)
     place = decoded(shared.places[image, target], dtype)
-    function = LowerBound(held.at(image), torch.zeros_like(image), shared.margins(image, target).to(dtype))
+    bounds = held.at(image)
+    function = LowerBound(bounds, torch.zeros_like(image), shared.margins(image, target).to(dtype))
     alpha, none, best = decoded(coded(one.alpha), dtype), function.no_splits(), one.bound
-    for _ in range(ROUNDS):
-        known = meeting(network, box, place, rounding)
+    met = meeting(network, box, place, rounding)
+    # Functions that do not meet change less over the box: for wide intervals these are better.
+    for known in (met, met | dict(bounds.reach)):
         found = fitted(function, place, alpha, known)
-        planes = found.planes(function, known)
-        value = found.bound if shared.proof is None else planes.sound_value(found.alpha, none)
-        before, best = best, torch.maximum(best, round_down(value, best.dtype))
-        if bool(proved(best)) or bool(best + (best - before) / 2 < 0):  # another round gains less than half as much
+        value = found.bound
+        if shared.proof is not None:
+            value = found.planes(function, known).sound_value(found.alpha, none)
+        best = torch.maximum(best, round_down(value, best.dtype))
+        if bool(proved(best)):
             break
-        place, alpha = found.place, found.alpha
     return best
 
 
