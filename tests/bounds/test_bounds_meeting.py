@@ -11,7 +11,7 @@ from lipgraft.bounds.crown import prepare
 from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import true_minus
-from lipgraft.bounds.meeting import fitted, meeting
+from lipgraft.bounds.meeting import fitted, joined, meeting
 from lipgraft.bounds.reach import Reach, WindowReach
 from lipgraft.network import evaluate
 from test_bounds_corners import KINDS, box, network, points
@@ -29,12 +29,12 @@ def dense(known: Reach | WindowReach) -> tuple[Tensor, Tensor]:
     """The slopes below and above as matrices over all values of the root."""
     if isinstance(known, Reach):
         return known.low[0], known.high[0]
-    places, channels, _ = known.low.shape
+    _, places, channels, _ = known.low.shape
     out = []
     for rows in (known.low, known.high):
         table = rows.new_zeros(channels, places, known.values + 1)
         for p in range(places):
-            table[:, p].index_add_(1, known.index[p], rows[p])
+            table[:, p].index_add_(1, known.index[p], rows[0, p])
         out.append(table.flatten(0, 1)[:, :-1])
     return out[0], out[1]
 
@@ -106,7 +106,7 @@ def test_windows_say_the_same_as_matrices() -> None:
     windows = next(iter(meeting(net, prepared.intervals, place).values()))
     assert isinstance(windows, WindowReach)
     low, high = dense(windows)
-    whole = Reach(low[None], windows.low_const[None], high[None], windows.high_const[None])
+    whole = Reach(low[None], windows.low_const, high[None], windows.high_const)
     generator = torch.Generator().manual_seed(6)
     one = Grouped.of(torch.zeros(5, dtype=torch.int64), 1)
     point = torch.rand(5, low.shape[1], generator=generator, dtype=torch.float64)
@@ -137,3 +137,23 @@ def test_functions_meet_in_a_corner_and_planes_beat_those_of_the_first_layer(kin
     known = meeting(net, prepared.intervals, place)
     better = lines.better_place(place, alpha, none, None, known)
     assert bool((lines.exact_at(better, None, known).value(alpha, none)[0] > first).all())
+
+
+@torch.no_grad()
+def test_several_boxes_together_have_the_bounds_of_each_alone() -> None:
+    net, inside = network("tanh"), box(0.05)
+    layout, found = Layout.of(net, net.output), []
+    parts, where = [], []
+    for k in (slice(0, 1), slice(1, 2), slice(0, 2)):
+        prepared = prepare(net, inside[k], sound_for=torch.float32)
+        bounds = NeuronBounds.of(layout, prepared.intervals, prepared.rounding)
+        image = torch.arange(len(bounds.lower))
+        rows = true_minus(torch.zeros_like(image), torch.ones_like(image), 3, torch.float64)[:, None, None]
+        lines = LowerBound(bounds, image, rows)
+        if len(image) == 1:
+            where.append(lines.best_place(lines.start(), lines.no_splits()))
+            parts.append(meeting(net, prepared.intervals, where[-1], prepared.rounding))
+        known = parts[-1] if len(image) == 1 else joined(parts)
+        place = where[-1] if len(image) == 1 else torch.cat(where)
+        found.append(fitted(lines, place, lines.start(), known).bound)
+    assert torch.allclose(torch.cat(found[:2]), found[2], atol=1e-9)

@@ -59,21 +59,43 @@ def meeting(
     return out
 
 
+def joined(parts: Sequence[Mapping[int, Known]]) -> dict[int, Known]:
+    """The same of several boxes of one network."""
+    out: dict[int, Known] = {}
+    for i in parts[0]:
+        windows = [found for part in parts if isinstance(found := part[i], WindowReach)]
+        whole = [found for part in parts if isinstance(found := part[i], Reach)]
+        out[i] = WindowReach.cat(windows) if windows else Reach.cat(whole)
+    return out
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Of one margin. place: (1, *root shape); alpha: (1, U k); share: by activation; bound: (1,), what they give."""
+    """Of B margins. place: (B, *root shape); alpha: (B, U k); share: by activation; bound: (B,), what they give."""
 
     place: Tensor
     alpha: Tensor
     share: Mapping[int, Tensor]
     bound: Tensor
 
+    def or_better(self, other: Fit) -> Fit:
+        """The other where its bound is better."""
+        better = other.bound > self.bound
+
+        def chosen(mine: Tensor, its: Tensor) -> Tensor:
+            return torch.where(better.view(-1, *[1] * (mine.ndim - 1)), its, mine)
+
+        share = {i: chosen(mine, other.share[i]) for i, mine in self.share.items()}
+        place, alpha = chosen(self.place, other.place), chosen(self.alpha, other.alpha)
+        return Fit(place, alpha, share, chosen(self.bound, other.bound))
+
     def planes(self, function: LowerBound, known: Mapping[int, Known]) -> LowerBound:
+        """The function with these planes."""
         return function.exact_at(self.place, None, known).sharing(self.share)
 
 
 def fitted(function: LowerBound, place: Tensor, alpha: Tensor, known: Mapping[int, Known]) -> Fit:
-    """The best of some steps from half a plane in every neuron. function: of one margin, with lines."""
+    """The best of some steps from half a plane in every neuron. function: with lines, of one margin in each box."""
     none, root = function.no_splits(), function.layout.path.root
     share = {i: torch.full_like(ends[0], 0.5) for i, ends in function.pre.items()}
     climb, climb_alpha = {i: Adam(part) for i, part in share.items()}, Adam(alpha)
@@ -86,8 +108,7 @@ def fitted(function: LowerBound, place: Tensor, alpha: Tensor, known: Mapping[in
         with torch.enable_grad():
             bound, rows = planes.sharing(free).value(lines, none, record)
             gradient = torch.autograd.grad(bound.sum(), [*free.values(), lines], materialize_grads=True)
-        if bool(bound > best.bound):
-            best = Fit(place, alpha, share, bound.detach())
+        best = best.or_better(Fit(place, alpha, share, bound.detach()))
         better = balanced(rows.detach(), record[root].detach(), place)
         place = place + TOWARDS * (better - place)
         for i, slope in zip(free, gradient, strict=False):
@@ -145,8 +166,9 @@ def _of_convolution(
         functions = [LowerBound(bounds, box, window.rows(some, side * ones)) for side in (1.0, -1.0)]
         parts.append(_both(functions, here[some % places], {}))
     low, low_const, high, high_const = (torch.cat(some) for some in zip(*parts, strict=True))
-    low, high = (rows.view(-1, places, rows.shape[1]).transpose(0, 1).contiguous() for rows in (low, high))
-    return WindowReach(low, low_const, high, high_const, torch.where(index < 0, values, index), values)
+    low, high = (rows.view(-1, places, rows.shape[1]).transpose(0, 1).contiguous()[None] for rows in (low, high))
+    index = torch.where(index < 0, values, index)
+    return WindowReach(low, low_const[None], high, high_const[None], index, values)
 
 
 def _both(functions: list[LowerBound], place: Tensor, known: Mapping[int, Known]) -> tuple[Tensor, ...]:

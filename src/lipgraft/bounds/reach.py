@@ -90,9 +90,10 @@ class Reach:
 
 @dataclass(frozen=True, eq=False)
 class WindowReach:
-    """The same of a convolution's neurons in one box, each of which sees a window of the root, of K values.
+    """The same of a convolution's neurons, each of which sees a window of the root, of K values.
 
-    low, high: (P, C, K), by place and channel; low_const, high_const: (C P,), in the layer's order.
+    Of every box there are equally many rows R, in order: B = I R.
+    low, high: (I, P, C, K), by place and channel; low_const, high_const: (I, C P), in the layer's order.
     index: (P, K), which of the root's m values a window holds; m for those over the edge; values: m.
     """
 
@@ -105,20 +106,27 @@ class WindowReach:
 
     @cached_property
     def size(self) -> Tensor:
-        """(P, C, K): the larger coefficients."""
+        """(I, P, C, K): the larger coefficients."""
         return torch.maximum(self.low.abs(), self.high.abs())
 
     def around(self, point: Tensor, grouped: Grouped, ends: Interval) -> tuple[Tensor, Tensor]:
-        seen = F.pad(point, (0, 1))[:, self.index].transpose(0, 1)  # (P, B, K)
+        boxes = len(self.low)
+        seen = F.pad(point, (0, 1))[:, self.index].view(boxes, -1, *self.index.shape).transpose(1, 2)  # (I, P, R, K)
         low, high = (
-            torch.bmm(seen, rows.transpose(1, 2)).permute(1, 2, 0).flatten(1) + const
+            ((seen @ rows.transpose(2, 3)).permute(0, 2, 3, 1).flatten(2) + const[:, None]).flatten(0, 1)
             for rows, const in ((self.low, self.low_const), (self.high, self.high_const))
         )
         low, high = torch.maximum(low, ends[0]), torch.minimum(high, ends[1])
         return (low + high) / 2, ((high - low) / 2).clamp(min=0)
 
     def spread(self, rows: Tensor, grouped: Grouped) -> Tensor:
-        places, channels, _ = self.size.shape
-        seen = torch.bmm(rows.view(-1, channels, places).permute(2, 0, 1), self.size)  # (P, B, K)
+        boxes, places, channels, _ = self.size.shape
+        seen = rows.view(boxes, -1, channels, places).permute(0, 3, 1, 2) @ self.size  # (I, P, R, K)
         out = rows.new_zeros(len(rows), self.values + 1)
-        return out.index_add(1, self.index.flatten(), seen.transpose(0, 1).flatten(1))[:, :-1]
+        return out.index_add(1, self.index.flatten(), seen.transpose(1, 2).flatten(2).flatten(0, 1))[:, :-1]
+
+    @staticmethod
+    def cat(parts: Sequence[WindowReach]) -> WindowReach:
+        tensors = ((part.low, part.low_const, part.high, part.high_const) for part in parts)
+        low, low_const, high, high_const = (torch.cat(some) for some in zip(*tensors, strict=True))
+        return WindowReach(low, low_const, high, high_const, parts[0].index, parts[0].values)
