@@ -135,7 +135,9 @@ def _of_vector(
     known = {i: found for i, found in known.items() if i in layout.places}
     parts: list[tuple[Tensor, ...]] = []
     rows = torch.eye(count, dtype=place.dtype, device=place.device)[:, None, None]
-    for some in torch.split(rows, fitting(layout.floats, place.device, place.dtype, MOST)):
+    windows = max((found.index.numel() for found in known.values() if isinstance(found, WindowReach)), default=1)
+    most = max(1, min(MOST, LARGEST // windows))
+    for some in torch.split(rows, fitting(layout.floats, place.device, place.dtype, most)):
         box = torch.zeros(len(some), dtype=torch.int64, device=place.device)
         where = place.expand(len(some), *place.shape[1:])
         parts.append(_both([LowerBound(bounds, box, side * some) for side in (1.0, -1.0)], where, known))

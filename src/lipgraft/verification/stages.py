@@ -35,7 +35,7 @@ from lipgraft.verification.job import Job
 from lipgraft.verification.verdict import Decided, Outcome
 
 TOGETHER = 8
-"""Margins that are bounded at once at a place of their own; each takes 100 MB for CNN-B."""
+"""Margins that are bounded at once at places of their own, on a GPU; each takes 100 MB for CNN-B."""
 
 SHARE = 0.5
 """The share of its time that an image may be attacked for; the rest is for proofs."""
@@ -256,7 +256,7 @@ def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[Op
         # Who needs all steps gets them after the bounds of hidden neurons.
         steps = job.settings.optimise.iterations if last else -(-job.settings.optimise.iterations // 2)
         sub, broken = _margins(job, images, shared, left.target, margins, steps, late)
-        if reach:
+        if reach and shared.places is not None:
             sub = _at_one_place(job, left, intervals, shared, sub, late)
     proved_margins = proved(margins)
     done = proved_margins.all(1)
@@ -382,8 +382,9 @@ def _at_one_place(
         if len(rows := torch.nonzero((sub.image == place) & ~proved(bound)).flatten())
     ]
     waiting.sort(key=lambda rows: -float(bound[rows[0]]))  # images that need least come first
+    together = 1 if job.x.device.type == "cpu" else TOGETHER  # a CPU gains nothing, and looks at the clock in between
     while waiting:
-        now, later = waiting[:TOGETHER], waiting[TOGETHER:]
+        now, later = waiting[:together], waiting[together:]
         if late():
             break
         first = torch.tensor([rows[0] for rows in now], device=bound.device)
