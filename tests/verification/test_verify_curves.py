@@ -250,7 +250,7 @@ def test_planes_in_all_layers_raise_margins_before_branching_and_never_above_sam
     noise = torch.rand(400, *x.shape, generator=generator).mul(2).sub(1)
     noise[::2] = noise[::2].sign()
     for point in (x + eps * noise).clamp(0, 1):
-        logits = model(point)
+        logits = model(point).detach()
         true = logits.gather(1, y[:, None]).squeeze(1)
-        wrong = logits.scatter(1, y[:, None], -torch.inf).amax(1)
-        assert all(v.margin <= float(m) + 1e-5 for v, m in zip(now, true - wrong, strict=True))
+        margin = (true - logits.scatter(1, y[:, None], -torch.inf).amax(1)).tolist()
+        assert all(v.margin <= m + 1e-5 for v, m in zip(now, margin, strict=True) if v.status != "falsified")
