@@ -245,3 +245,20 @@ def test_the_anchors_of_a_wider_interval_give_lines_that_hold(curve, place, begi
     room = 1e-12 * (1 + z.abs().max())
     assert bool((below <= curve(z) + room).all())
     assert bool((curve(z) <= above + room).all())
+
+
+@pytest.mark.parametrize("curve", S_SHAPED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tangent_points_of_the_table_hold_the_curve_and_are_close_to_the_smallest(curve, dtype):
+    end = torch.cat([torch.logspace(-9, 3, 20001), torch.tensor([0.0, 63.99, 64.0, torch.inf])]).to(dtype)
+    first, last = curve.anchors(-end, end, quick=True)
+    assert torch.equal(first, -last)
+    lb, t = -end.double(), first.double()
+    room = 1e-12 if dtype == torch.float64 else 1e-6
+    finite = torch.isfinite(end)
+    assert bool((curve(t) + curve.derivative(t) * (lb - t) >= curve(lb) - room)[finite].all())
+    assert bool((t <= end).all())
+    exact, _ = curve.anchors(lb, -lb)
+    inside = (end < 64) & (end > 1e-3)  # nearer than that an interval is held by its middle's tangent
+    assert bool((t <= exact * 1.005 + 1e-6)[inside].all())
+    assert bool(curve.anchors(torch.tensor([torch.nan]), torch.tensor([torch.nan]), quick=True).isnan().all())

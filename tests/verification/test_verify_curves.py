@@ -15,7 +15,7 @@ from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.box import Box
 from lipgraft.grafting import GraftedActivation
 from lipgraft.network import evaluate, trace
-from lipgraft.verification import BranchSettings, Limits, Verdict, VerifySettings, verify
+from lipgraft.verification import BranchSettings, Limits, Verdict, VerifySettings, stages, verify
 from lipgraft.verification.branch_and_bound.branching import Step
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
@@ -228,3 +228,29 @@ def test_numbers_that_are_too_large_or_none_are_never_verified(broken: float) ->
         assert proof is not None
         function = LowerBound(proof, sub.image, images.margins(sub.image, sub.target), sub.neuron, sub.sign, sub.point)
         assert float(function.sound_value(sub.alpha, sub.beta)) == -torch.inf
+
+
+def test_planes_in_all_layers_raise_margins_before_branching_and_never_above_sampled_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = torch.Generator().manual_seed(7)
+    layers = [nn.Conv2d(2, 3, 3, padding=1, stride=2), nn.Tanh(), nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(36, 6), nn.Tanh(), nn.Linear(6, 3))
+    for part in model.parameters():
+        part.data = 2 * torch.randn(part.shape, generator=generator) / max(part[0].numel(), 4) ** 0.5
+    x, eps = torch.rand(12, 2, 9, 9, generator=generator), 0.03
+    y = model(x).argmax(1)
+    settings = NO_SPLITS.changed(attack={"restarts": 0})
+    now = verify(model, x, y, eps, settings=settings)
+    monkeypatch.setattr(stages, "_at_one_place", lambda job, left, intervals, shared, sub, late: sub)
+    before = verify(model, x, y, eps, settings=settings)
+    gains = [a.margin - b.margin for a, b in zip(now, before, strict=True)]
+    assert min(gains) >= 0
+    assert max(gains) > 0.05
+    noise = torch.rand(400, *x.shape, generator=generator).mul(2).sub(1)
+    noise[::2] = noise[::2].sign()
+    for point in (x + eps * noise).clamp(0, 1):
+        logits = model(point).detach()
+        true = logits.gather(1, y[:, None]).squeeze(1)
+        margin = (true - logits.scatter(1, y[:, None], -torch.inf).amax(1)).tolist()
+        assert all(v.margin <= m + 1e-5 for v, m in zip(now, margin, strict=True) if v.status != "falsified")

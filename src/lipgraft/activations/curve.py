@@ -116,8 +116,11 @@ class Curve(ABC):
     def start(self, lb: Tensor, ub: Tensor) -> Tensor:
         """The free parameters of the lines that plain CROWN takes, in [0, 1]: (k, *lb.shape)."""
 
-    def anchors(self, lb: Tensor, ub: Tensor) -> Tensor | None:
-        """What `lines` would find out anew each time: (m, *lb.shape). It serves intervals inside [lb, ub] too."""
+    def anchors(self, lb: Tensor, ub: Tensor, *, quick: bool = False) -> Tensor | None:
+        """What `lines` would find out anew each time: (m, *lb.shape). It serves intervals inside [lb, ub] too.
+
+        quick: in a few passes, for lines that are a little looser.
+        """
         return None
 
     def halved_anchors(self, z: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,7 @@ from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.narrowed import Narrowed
 from lipgraft.bounds.own_lines import Shift
 from lipgraft.bounds.planes import Plane
+from lipgraft.bounds.reach import Known
 from lipgraft.bounds.relaxations import Lines, family
 from lipgraft.bounds.sound import SPARE, UNIT, guard_lower, proved
 from lipgraft.bounds.splits import splittable
@@ -42,7 +43,9 @@ FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
 NARROWED = 0.5  # a chord whose intercept splits have made so much smaller is better than a plane over the whole box
 PLACES = 2  # steps to a better place for planes
 # What planes around curves give away for rounding, times what lines do: values, slopes, places and what is known of a
-# neuron are six times the magnitude that lines have, and products come twice.
+# neuron are six times the magnitude that lines have, and products come twice. This is for planes in two layers. Those
+# of another layer rest on functions that planes have made: half of a bend, which is no more than the steepest slope,
+# times the magnitude of these functions is added to that of the mean slopes. That is 1.5 times as much; twice is given.
 HINGES = 16.0
 CODES = 255  # alpha is kept in 8 bits: every alpha in [0, 1] is sound
 
@@ -127,24 +130,51 @@ class LowerBound:
         self.negative_slope, self.bias = self.layout.negative_slope[self.open], self.layout.bias[self.open]
         self.splits = self._splits()
         self.hinged: dict[int, Hinged] = {}
+        self.held: dict[int, Lines] | None = None
         self.families = {i: self._family(i) for i in self.layout.curved}
         self.planes = {} if planes is None or grouped is None else self._above(planes, grouped)
 
-    def exact_at(self, place: Tensor, level: Tensor | None = None) -> LowerBound:
+    def exact_at(
+        self, place: Tensor, level: Tensor | None = None, known: Mapping[int, Known] | None = None
+    ) -> LowerBound:
         """The same with planes around curves in place of their lines; see `bounds.corners`. R = 1.
 
-        place: (B, *root shape), in [0, 1], where in their boxes the planes are exact; level: see `Hinged.all`.
+        place: (B, *root shape), in [0, 1], where in their boxes the planes are exact; level, known: see `Hinged.all`.
         """
         out = copy(self)
-        out.hinged = Hinged.all(self.bounds, self.image, self.pre, place.clamp(0, 1), level)
+        out.hinged = Hinged.all(self.bounds, self.image, self.pre, place.clamp(0, 1), level, known)
         return out
 
-    def best_place(self, alpha: Tensor, beta: Tensor, level: Tensor | None = None) -> Tensor:
+    def sharing(self, share: Mapping[int, Tensor]) -> LowerBound:
+        """The same with these shares, by activation, of the planes that it has; see `Hinged`."""
+        out = copy(self)
+        out.hinged = {i: replace(hinged, share=share[i].clamp(0, 1)) for i, hinged in self.hinged.items()}
+        return out
+
+    def holding(self, alpha: Tensor) -> LowerBound:
+        """The same with these lines, (P, U k), whatever `value` is told: to optimise multipliers alone."""
+        out = copy(self)
+        out.held = self.lines_at(alpha)
+        return out
+
+    def best_place(self, alpha: Tensor, beta: Tensor, level: Tensor | None = None, *, steps: int = PLACES) -> Tensor:
         """Where such planes had best be exact, with these lines of the other layers: (B, *root shape)."""
-        place = attained(self.value(alpha, beta)[1])
-        for _ in range(PLACES):
+        return self.better_place(attained(self.value(alpha, beta)[1]), alpha, beta, level, steps=steps)
+
+    def better_place(
+        self,
+        place: Tensor,
+        alpha: Tensor,
+        beta: Tensor,
+        level: Tensor | None = None,
+        known: Mapping[int, Known] | None = None,
+        *,
+        steps: int = PLACES,
+    ) -> Tensor:
+        """A few steps from this place to a better one."""
+        for _ in range(steps):
             record: dict[int, Tensor] = {}
-            _, rows = self.exact_at(place, level).value(alpha, beta, record)
+            _, rows = self.exact_at(place, level, known).value(alpha, beta, record)
             place = balanced(rows, record[self.layout.path.root], place)
         return place
 
@@ -213,9 +243,9 @@ class LowerBound:
         low, high = (end.flatten(1) for end in self.root)
         const = value - torch.minimum(rows * low, rows * high).sum(1)
         if self.bounds.target_slack is not None:  # for the rows, the bound, its least value, and who evaluates it
-            const = const - 4 * HINGES * (self.rows[:, 0, 0].abs() * self.bounds.target_slack[self.image]).flatten(
-                1
-            ).sum(1)
+            const = const - 4 * self._hinges() * (
+                self.rows[:, 0, 0].abs() * self.bounds.target_slack[self.image]
+            ).flatten(1).sum(1)
         return rows, const
 
     def sound_value(self, alpha: Tensor, beta: Tensor) -> Tensor:
@@ -234,11 +264,16 @@ class LowerBound:
             share = SPARE * (self.point.shape[1] + 4) * UNIT
             slack = slack + share * (beta * self.point.abs()).sum(1)
         if self.hinged:
-            slack = HINGES * slack
+            slack = self._hinges() * slack
         return guard_lower(value - slack)
+
+    def _hinges(self) -> float:
+        return HINGES * 2.0 ** max(len(self.hinged) - 2, 0)
 
     def lines_at(self, alpha: Tensor) -> dict[int, Lines]:
         """The lines of every activation. Where it bends at zero alone, only its lower slope is free."""
+        if self.held is not None:
+            return self.held
         layout, count = self.layout, self.rows.shape[2]
         parts = alpha.view(*self.open.shape, layout.parameters).unbind(2)
         slope = self.negative_slope + parts[0] * (1 - self.negative_slope)
@@ -282,7 +317,7 @@ class LowerBound:
             place, curve = self.layout.places[i], self.layout.activation(i).curve
             column = (self.neuron - place.start).clamp(0, anchors.shape[2] - 1)  # of another activation: any, as it is
             ends = (end.flatten(1).gather(1, column) for end in self.pre[i])
-            found = curve.anchors(*ends)
+            found = curve.anchors(*ends, quick=True)
             assert found is not None
             anchors = anchors.scatter(2, column.expand_as(found), found)
         return anchors.view(len(anchors), *self.pre[i][0].shape)
@@ -341,7 +376,7 @@ def optimise(
 ) -> Optimised:
     """The best bounds over the steps of projected Adam. alpha: (P, U k) in [0, 1]; beta: (P, D) >= 0.
 
-    lr_beta: the step size for the multipliers; it decays like that for the lines.
+    lr_beta: the step size for the multipliers; it decays like that for the lines. Lines whose step size is 0 stay.
     onward: of what is not proved, the last lines and multipliers are returned and not the best: who goes on from there
         gets further, where single steps are too short to gain at once.
     early: stop when all are proved; this waits for the device in every step, so it is for CPUs.
@@ -349,7 +384,8 @@ def optimise(
     """
     best = torch.full_like(function.base[:, 0], -torch.inf)
     best_alpha, best_beta = alpha, beta
-    climb_alpha, climb_beta = Adam(alpha), Adam(beta)
+    climb_alpha, climb_beta = Adam(alpha if settings.lr > 0 else alpha[:, :0]), Adam(beta)
+    lines = settings.lr > 0
     splits = beta.shape[1] > 0  # without any, a dozen calls on nothing would still take their time
     scale = 1.0
     for t in range(settings.iterations + 1):
@@ -357,27 +393,30 @@ def optimise(
         if last:
             bound, rows = function.value(alpha, beta)
         else:
-            a, b = alpha.detach().requires_grad_(), beta.detach().requires_grad_()
+            a, b = alpha.detach().requires_grad_(lines), beta.detach().requires_grad_()
             with torch.enable_grad():
                 bound, rows = function.value(a, b)
                 last = not bound.requires_grad  # an affine function has nothing to choose
                 if not last:
-                    gradient = torch.autograd.grad(bound.sum(), [a, b], materialize_grads=True)
+                    gradient = torch.autograd.grad(bound.sum(), [a, b] if lines else [b], materialize_grads=True)
         bound, rows = guard_lower(bound.detach()), rows.detach()
         better = bound > best
         best = torch.where(better, bound, best)
-        best_alpha = torch.where(better[:, None], alpha, best_alpha)
+        if lines:
+            best_alpha = torch.where(better[:, None], alpha, best_alpha)
         if splits:
             best_beta = torch.where(better[:, None], beta, best_beta)
         if last or (early and bool(proved(best).all())) or late():
             break
-        alpha = (alpha + settings.lr * scale * climb_alpha.direction(gradient[0])).clamp(0, 1)
+        if lines:
+            alpha = (alpha + settings.lr * scale * climb_alpha.direction(gradient[0])).clamp(0, 1)
         if splits:
-            beta = (beta + lr_beta * scale * climb_beta.direction(gradient[1])).clamp(min=0)
+            beta = (beta + lr_beta * scale * climb_beta.direction(gradient[-1])).clamp(min=0)
         scale *= settings.decay
     if onward:
         done = proved(best)[:, None]
-        best_alpha, best_beta = torch.where(done, best_alpha, alpha), torch.where(done, best_beta, beta)
+        best_alpha = torch.where(done, best_alpha, alpha) if lines else alpha
+        best_beta = torch.where(done, best_beta, beta)
     return Optimised(best, best_alpha, best_beta, rows)
 
 

@@ -34,7 +34,7 @@ from lipgraft.activations import Lines
 from lipgraft.bounds.grouped import Grouped
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
-from lipgraft.bounds.reach import Reach
+from lipgraft.bounds.reach import Known
 from lipgraft.bounds.relaxations import family
 from lipgraft.network.graph import Affine, Network
 
@@ -80,6 +80,8 @@ class Hinged:
     lines: of their mean slopes, each (B, 1, 1, *shape); bend_low, bend_high: by how much the two slopes below and above
     differ, >= 0, of the same shape; used: which neurons have a plane, boolean, of that shape; the others have lines.
     far: how far a neuron may be from where its plane is exact, (B, 1, 1, *shape), at that place; None: not at all.
+    share: (B, 1, 1, *shape), in [0, 1], how much of its plane a neuron takes, and of its line the rest: both hold the
+        curve, so what lies between them does. None: all.
     affine: the nodes between the root and the activation; or reach and grouped: what is known of its neurons, by box.
     """
 
@@ -89,16 +91,23 @@ class Hinged:
     bend_high: Tensor
     used: Tensor
     far: Tensor | None = None
+    share: Tensor | None = None
     affine: Sequence[Affine] = ()
-    reach: Reach | None = None
+    reach: Known | None = None
     grouped: Grouped | None = None
 
     @staticmethod
     def all(
-        bounds: NeuronBounds, image: Tensor, pre: Mapping[int, Interval], place: Tensor, level: Tensor | None = None
+        bounds: NeuronBounds,
+        image: Tensor,
+        pre: Mapping[int, Interval],
+        place: Tensor,
+        level: Tensor | None = None,
+        known: Mapping[int, Known] | None = None,
     ) -> dict[int, Hinged]:
         """By activation. image: (B,), rows of bounds; pre: by activation, the bounds of its neurons, each end (B, 1, 1,
         *shape); level: (B,), 0 for boxes without planes, 1 for planes in the first layer, 2 for all; by default all.
+        known: what is known of neurons further back; by default what bounds hold.
         """
         layout = bounds.layout
         box = Box(place, bounds.root[0][image], (bounds.root[1] - bounds.root[0])[image])
@@ -111,7 +120,7 @@ class Hinged:
                 z = node.forward(z)
             out[first] = _hinged(bounds, image, first, pre[first], z, box, None if level is None else level >= 1)
             out[first] = replace(out[first], affine=affine)
-        for act, reach in bounds.reach.items():
+        for act, reach in (bounds.reach if known is None else known).items():
             lower, upper = pre[act]
             grouped = Grouped.of(image, len(bounds.lower))
             z, far = reach.around(point.flatten(1), grouped, (lower.flatten(1), upper.flatten(1)))
@@ -120,12 +129,14 @@ class Hinged:
         return out
 
     def over(self, lines: Lines) -> Lines:
-        """The mean slopes of the planes where there are any, and these lines elsewhere."""
+        """The mean slopes of the planes where there are any, and these lines elsewhere, by their shares."""
         mine = self.lines
 
         def chosen(own: Tensor | None, other: Tensor | None) -> Tensor:
             assert own is not None
-            return torch.where(self.used, own, 0.0 if other is None else other)
+            line = torch.zeros_like(own) if other is None else other
+            taken = own if self.share is None else self.share * own + (1 - self.share) * line
+            return torch.where(self.used, taken, line)
 
         return Lines(
             chosen(mine.lower_slope, lines.lower_slope),
@@ -140,7 +151,8 @@ class Hinged:
         return torch.where(self.used, far, lines)
 
     def _bent(self, data: Tensor) -> Tensor:
-        return data.clamp(min=0) * self.bend_low - data.clamp(max=0) * self.bend_high
+        bent = data.clamp(min=0) * self.bend_low - data.clamp(max=0) * self.bend_high
+        return bent if self.share is None else self.share * bent
 
     def towards(self, data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What rows at the activation's output, (B, 1, 1, *shape), add to rows at the root beside the mean slopes, and
@@ -149,7 +161,7 @@ class Hinged:
         bent = self._bent(data)
         place, lower, width = self.box.place, self.box.lower, self.box.width
         if self.reach is not None and self.grouped is not None:
-            bend = self.grouped.product(bent.flatten(1), self.reach.size).view_as(place)
+            bend = self.reach.spread(bent.flatten(1), self.grouped).view_as(place)
         else:
             bend = bent.view(len(data), *data.shape[3:])
             shapes = [place.shape[1:], *(node.shape for node in self.affine[:-1])]

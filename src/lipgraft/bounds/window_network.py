@@ -111,7 +111,7 @@ class WindowNetwork:
             lower.append(low)
             upper.append(high)
             loose.append(~node.curve.exact(low, high) & ~graft.mask)
-            anchors = node.curve.anchors(*intervals[before])
+            anchors = node.curve.anchors(*intervals[before], quick=True)
             if anchors is not None:
                 known[local] = torch.stack([seen(part, before) for part in anchors])
             grafts[local] = graft

@@ -179,7 +179,10 @@ class Step:
     ) -> Optimised:
         """reach: of the step for multipliers."""
         settings = self.settings.branch
-        steps = AlphaSettings(iterations, settings.lr_alpha, self.settings.optimise.decay)
+        # Around curves alone, the lines that are right for the whole box gain nothing by being moved.
+        held = not function.layout.kinks
+        steps = AlphaSettings(iterations, 0.0 if held else settings.lr_alpha, self.settings.optimise.decay)
+        function = function.holding(sub.alpha) if held else function
         # The half of a curve is no line: what it gains rests on multipliers, which take many steps to get there.
         return optimise(
             function,
