@@ -24,7 +24,7 @@ from lipgraft.bounds.corners import balanced, first_curve
 from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds, is_line
-from lipgraft.bounds.memory import fitting
+from lipgraft.bounds.memory import Late, fitting, never
 from lipgraft.bounds.reach import Known, Reach, WindowReach
 from lipgraft.bounds.sound import Rounding
 from lipgraft.bounds.window_network import WindowNetwork
@@ -94,8 +94,11 @@ class Fit:
         return function.exact_at(self.place, None, known).sharing(self.share)
 
 
-def fitted(function: LowerBound, place: Tensor, alpha: Tensor, known: Mapping[int, Known]) -> Fit:
-    """The best of some steps from half a plane in every neuron. function: with lines, of one margin in each box."""
+def fitted(function: LowerBound, place: Tensor, alpha: Tensor, known: Mapping[int, Known], late: Late = never) -> Fit:
+    """The best of some steps from half a plane in every neuron. function: with lines, of one margin in each box.
+
+    late: ends the steps.
+    """
     none, root = function.no_splits(), function.layout.path.root
     share = {i: torch.full_like(ends[0], 0.5) for i, ends in function.pre.items()}
     climb, climb_alpha = {i: Adam(part) for i, part in share.items()}, Adam(alpha)
@@ -115,6 +118,8 @@ def fitted(function: LowerBound, place: Tensor, alpha: Tensor, known: Mapping[in
             share = share | {i: (share[i] + LR_SHARE * scale * climb[i].direction(slope)).clamp(0, 1)}
         alpha = (alpha + LR_ALPHA * scale * climb_alpha.direction(gradient[-1])).clamp(0, 1)
         scale *= DECAY
+        if late():
+            break
     return best
 
 

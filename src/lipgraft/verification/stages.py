@@ -34,8 +34,9 @@ from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
 from lipgraft.verification.verdict import Decided, Outcome
 
-TOGETHER = 8
-"""Margins that are bounded at once at places of their own, on a GPU; each takes 100 MB for CNN-B."""
+TOGETHER, PLACED = 8, 0.25
+"""Margins that are bounded at once at places of their own, on a GPU; each takes 100 MB for CNN-B. And the share of the
+time that is left to their images."""
 
 SHARE = 0.5
 """The share of its time that an image may be attacked for; the rest is for proofs."""
@@ -383,12 +384,11 @@ def _at_one_place(
     ]
     waiting.sort(key=lambda rows: -float(bound[rows[0]]))  # images that need least come first
     together = 1 if job.x.device.type == "cpu" else TOGETHER  # a CPU gains nothing, and looks at the clock in between
-    while waiting:
+    end = job.ledger.now() + PLACED * job.left(left.images)
+    while waiting and not late() and job.ledger.now() < end:
         now, later = waiting[:together], waiting[together:]
-        if late():
-            break
         first = torch.tensor([rows[0] for rows in now], device=bound.device)
-        found = _met(job, left, intervals, shared, sub.at(first))
+        found = _met(job, left, intervals, shared, sub.at(first), late)
         bound = bound.index_copy(0, first, torch.maximum(bound[first], found))
         good = proved(bound[first]).tolist()
         waiting = [rows[1:] for rows, is_good in zip(now, good, strict=True) if is_good and len(rows) > 1] + later
@@ -398,8 +398,10 @@ def _at_one_place(
     return replace(sub, bound=bound)
 
 
-def _met(job: Job, left: OpenMargins, intervals: list[Interval], shared: Images, some: Subproblems) -> Tensor:
-    """The bounds of margins, of an image each, with such planes: (B,)."""
+def _met(
+    job: Job, left: OpenMargins, intervals: list[Interval], shared: Images, some: Subproblems, late: Late
+) -> Tensor:
+    """The bounds of margins, of an image each, with such planes: (B,). late: ends the search for the best ones."""
     image, target = some.image, some.target
     assert shared.places is not None
     network = job.network if job.proof is None else job.proof
@@ -417,12 +419,12 @@ def _met(job: Job, left: OpenMargins, intervals: list[Interval], shared: Images,
     alpha, none, best = decoded(coded(some.alpha), dtype), function.no_splits(), some.bound
     # Functions that do not meet change less over the box: for wide intervals these are better.
     for known in (met, met | dict(bounds.reach)):
-        found = fitted(function, place, alpha, known)
+        found = fitted(function, place, alpha, known, late)
         value = found.bound
         if shared.proof is not None:
             value = found.planes(function, known).sound_value(found.alpha, none)
         best = torch.maximum(best, round_down(value, best.dtype))
-        if bool(proved(best).all()):
+        if bool(proved(best).all()) or late():
             break
     return best
 
