@@ -135,8 +135,7 @@ def test_functions_meet_in_a_corner_and_planes_beat_those_of_the_first_layer(kin
         _, far = found.around(point, Grouped.of(image, 1), (lower, upper))
         assert float(far.mean()) < 0.02 * float((upper - lower).mean())
     known = meeting(net, prepared.intervals, place)
-    better = lines.better_place(place, alpha, none, None, known)
-    assert bool((lines.exact_at(better, None, known).value(alpha, none)[0] > first).all())
+    assert bool((fitted(lines, place, alpha, known).bound > first).all())
 
 
 @torch.no_grad()

@@ -159,22 +159,10 @@ class LowerBound:
 
     def best_place(self, alpha: Tensor, beta: Tensor, level: Tensor | None = None, *, steps: int = PLACES) -> Tensor:
         """Where such planes had best be exact, with these lines of the other layers: (B, *root shape)."""
-        return self.better_place(attained(self.value(alpha, beta)[1]), alpha, beta, level, steps=steps)
-
-    def better_place(
-        self,
-        place: Tensor,
-        alpha: Tensor,
-        beta: Tensor,
-        level: Tensor | None = None,
-        known: Mapping[int, Known] | None = None,
-        *,
-        steps: int = PLACES,
-    ) -> Tensor:
-        """A few steps from this place to a better one."""
+        place = attained(self.value(alpha, beta)[1])
         for _ in range(steps):
             record: dict[int, Tensor] = {}
-            _, rows = self.exact_at(place, level, known).value(alpha, beta, record)
+            _, rows = self.exact_at(place, level).value(alpha, beta, record)
             place = balanced(rows, record[self.layout.path.root], place)
         return place
 
