@@ -26,7 +26,7 @@ def margin(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs.gather(2, label) - outputs.scatter(2, label, -torch.inf).amax(2, keepdim=True)).squeeze(2)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("name", "number"), names())
 def test_no_point_of_a_box_contradicts_the_answer(name: str, number: int) -> None:
     one = case(name, number)
@@ -41,7 +41,7 @@ def test_no_point_of_a_box_contradicts_the_answer(name: str, number: int) -> Non
     assert bool((found.amax(1) <= high + slack).all())
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("name", "number"), names(closed=True))
 def test_the_worst_point_reaches_the_answer(name: str, number: int) -> None:
     one = case(name, number)
@@ -52,7 +52,7 @@ def test_the_worst_point_reaches_the_answer(name: str, number: int) -> None:
     torch.testing.assert_close(reached, one.margin, atol=1e-6 * one.scale, rtol=0)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("name", "number"), names())
 def test_questions_are_clear_and_half_of_them_have_a_counterexample(name: str, number: int) -> None:
     one = case(name, number)

@@ -25,7 +25,7 @@ def ask(name: str, number: int, method: str, settings: LipschitzSettings | None 
     return found.double(), net.exact.norms(one.lower, one.upper)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("method", ["jacobian", "interval-jacobian"])
 @pytest.mark.parametrize(("name", "number"), CLOSED)
 def test_upper_notions_are_not_below_the_exact_constant(name: str, number: int, method: str) -> None:
@@ -34,14 +34,14 @@ def test_upper_notions_are_not_below_the_exact_constant(name: str, number: int, 
     assert bool((found >= exact * (1 - SLACK) - 1e-9 * case(name, number).scale).all())
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("name", "number"), CLOSED)
 def test_the_sampled_constant_is_not_above_the_exact_one(name: str, number: int) -> None:
     found, exact = ask(name, number, "sampled", LipschitzSettings(samples=8, steps=4))
     assert bool((found <= exact * (1 + SLACK) + SLACK * case(name, number).scale).all())
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("name", "number"), CLOSED)
 def test_the_output_width_is_not_below_the_exact_one(name: str, number: int) -> None:
     one = case(name, number)

@@ -47,7 +47,7 @@ def net(name: str, number: int, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("name", "number"), CHOSEN)
 def test_words_for_robustness_are_right(name: str, number: int, net: Path) -> None:
     one = case(name, number)
@@ -64,7 +64,7 @@ def test_words_for_robustness_are_right(name: str, number: int, net: Path) -> No
             assert float(logits[y] - logits.max()) <= 1e-5 * one.scale
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("name", "number"), CHOSEN)
 def test_words_for_extremes_of_outputs_are_right(name: str, number: int, net: Path) -> None:
     """An output goes a little less far than its exact extreme, and never a little farther."""

@@ -78,7 +78,7 @@ def float32_margins(one: RoundingCase, points: Tensor) -> Tensor:
     return logits[:, y] - logits[:, 1 - y]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_no_proof_is_false(name: str, first: int) -> None:
     for number in numbers(name, first):
@@ -86,7 +86,7 @@ def test_no_proof_is_false(name: str, first: int) -> None:
         assert not false_proofs(one, answers(name, number)), (number, [float(margin) for margin in one.margin])
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_no_proof_is_false_after_an_attack(name: str, first: int) -> None:
     for number in numbers(name, first, every=BLOCK):
@@ -117,7 +117,7 @@ def test_no_proof_is_false_with_planes_above_neurons(name: str, monkeypatch: pyt
     assert len(fitted) >= LIFTED[name]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_every_counterexample_convinces_the_model(name: str, first: int) -> None:
     for number in numbers(name, first):
@@ -127,7 +127,7 @@ def test_every_counterexample_convinces_the_model(name: str, first: int) -> None
                 replay(one, k, verdict)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_no_margin_is_promised_that_the_network_does_not_keep(name: str, first: int) -> None:
     for number in numbers(name, first):
@@ -138,7 +138,7 @@ def test_no_margin_is_promised_that_the_network_does_not_keep(name: str, first: 
                 assert Fraction(verdict.margin) <= margin, (number, float(margin), verdict)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_no_image_alone_is_proved_where_it_ties_or_loses(name: str, first: int) -> None:
     """A radius of 0: the margin at the image is a number that rounds, too."""
@@ -150,7 +150,7 @@ def test_no_image_alone_is_proved_where_it_ties_or_loses(name: str, first: int) 
 # The network as float32 evaluates it.
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "first"), blocks())
 def test_a_proof_about_float32_holds_where_the_model_is_evaluated(name: str, first: int) -> None:
     for number in numbers(name, first, every=5):

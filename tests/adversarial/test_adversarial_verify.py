@@ -35,7 +35,7 @@ SETTINGS = {
 LEAST = 2_000
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(("name", "number"), names())
 def test_verdicts_are_right(name: str, number: int, settings: str) -> None:

@@ -67,6 +67,7 @@ def test_functions_hold_at_every_sampled_point_and_so_do_planes_that_rest_on_the
             assert bool((sure <= margin).all())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_any_share_of_planes_holds_and_a_fit_is_no_worse_than_lines_or_planes_alone(kind: str) -> None:

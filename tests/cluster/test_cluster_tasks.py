@@ -39,6 +39,7 @@ def test_what_a_dead_worker_left_is_done_again_and_what_kills_every_worker_is_gi
     assert dict(found) == {1: 1, 2: 4, 3: 9, 4: 16, 5: Died(), 6: 36, 7: 49}
 
 
+@pytest.mark.long
 def test_instances_are_answered_as_in_one_process_and_none_is_asked_again(
     address: str, workers: Workers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

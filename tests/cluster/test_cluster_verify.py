@@ -248,7 +248,7 @@ class AllAtOnce(Queue):
         return [self._fresh.popleft() for _ in range(len(self._fresh))] or super().take()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.long
 @pytest.mark.parametrize("killed", ["nobody", "giver", "receiver"])
 def test_half_of_a_workers_open_images_move_to_an_idle_one_and_none_is_lost(
     killed: str, workers: Workers, monkeypatch: pytest.MonkeyPatch

@@ -154,6 +154,7 @@ def test_digits_are_split_the_same_way_every_time_and_no_image_is_lost() -> None
     assert rows(together) == rows(original)
 
 
+@pytest.mark.long
 def test_digits_come_without_importing_scikit_learn_which_would_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys; from lipgraft import data; data.load('digits'); print('sklearn' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

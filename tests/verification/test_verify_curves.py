@@ -230,6 +230,7 @@ def test_numbers_that_are_too_large_or_none_are_never_verified(broken: float) ->
         assert float(function.sound_value(sub.alpha, sub.beta)) == -torch.inf
 
 
+@pytest.mark.long
 def test_planes_in_all_layers_raise_margins_before_branching_and_never_above_sampled_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

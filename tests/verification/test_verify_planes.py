@@ -52,6 +52,7 @@ def test_verdicts_do_not_contradict_those_without_and_more_is_proved(arithmetic:
     assert proved[0] > proved[1]
 
 
+@pytest.mark.long
 def test_multipliers_take_short_steps_once_there_are_planes(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     seen: list[tuple[bool, float]] = []
@@ -93,6 +94,7 @@ def test_without_room_for_their_slopes_there_are_no_planes(monkeypatch: pytest.M
     assert [v.status for v in verify(model, x, y, EPS, settings=EAGER)] == [v.status for v in plain]
 
 
+@pytest.mark.long
 def test_planes_that_gain_nothing_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     fitted: list[int] = []
