@@ -25,6 +25,7 @@ def test_a_script_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     main()
 
 
+@pytest.mark.long
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     notebook = json.loads((EXAMPLES / "tour.ipynb").read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ FEW = AlphaSettings(iterations=3)
 SLACK = {torch.float32: 1e-5, torch.float64: 1e-9}  # of the largest numbers in the network
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", SLACK, ids=["float32", "float64"])
 @pytest.mark.parametrize(("name", "number"), names())
 def test_bounds_hold_the_exact_extremes(name: str, number: int, dtype: torch.dtype) -> None:

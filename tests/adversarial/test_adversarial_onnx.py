@@ -47,7 +47,7 @@ def net(name: str, number: int, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "number"), CHOSEN)
 def test_words_for_robustness_are_right(name: str, number: int, net: Path) -> None:
     one = case(name, number)

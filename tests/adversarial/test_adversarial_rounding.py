@@ -98,7 +98,7 @@ def test_no_proof_is_false_after_an_attack(name: str, first: int) -> None:
 LIFTED = {"underflow": 4, "needle_at_the_border": 3, "needle_inside": 4, "needle_of_doubles": 4}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.long
 @pytest.mark.parametrize("name", LIFTED)
 def test_no_proof_is_false_with_planes_above_neurons(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted: list[Group] = []
@@ -168,6 +168,7 @@ def test_a_proof_about_float32_holds_where_the_model_is_evaluated(name: str, fir
                 assert bool((float32_margins(one, points) > 0).all()), (number, k)
 
 
+@pytest.mark.long
 def test_nothing_is_proved_about_float32_that_some_order_of_summation_breaks() -> None:
     broken = [k for k in range(ROUNDING["order"].networks) if rounding_case("order", k).some_order_fails]
     assert len(broken) >= ROUNDING["order"].networks // 2

@@ -203,6 +203,7 @@ def test_a_tie_is_not_broken_whatever_the_order_of_the_classes(label: int) -> No
 # --- steps that adapt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ADAPTIVE)
 def test_steps_that_adapt_break_what_equal_steps_break_on_a_network_of_the_zoo(
     method: str, monkeypatch: pytest.MonkeyPatch

@@ -67,6 +67,7 @@ def margins(bounds: NeuronBounds) -> LowerBound:
     return LowerBound(bounds, image, rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_planes_hold_at_every_sampled_point_wherever_they_are_exact(kind: str) -> None:

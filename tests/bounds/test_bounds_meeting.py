@@ -139,6 +139,7 @@ def test_functions_meet_in_a_corner_and_planes_beat_those_of_the_first_layer(kin
     assert bool((fitted(lines, place, alpha, known).bound > first).all())
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_several_boxes_together_have_the_bounds_of_each_alone() -> None:
     net, inside = network("tanh"), box(0.05)

@@ -55,7 +55,7 @@ def evaluated(network: Network, x: np.ndarray) -> np.ndarray:
     return values[network.output]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_checkpoint_is_the_network_that_pytorch_computes(name: str, tmp_path: Path) -> None:
     model = grafted(name)

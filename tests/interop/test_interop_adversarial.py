@@ -172,7 +172,7 @@ def test_with_few_inputs_every_word_is_right(family: str, seed: int, tmp_path: P
     assert words(family, 2, seed, tmp_path, 120.0) == ["unsat", "sat"]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 4])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_many_inputs_no_word_is_wrong(family: str, seed: int, tmp_path: Path) -> None:

@@ -254,6 +254,7 @@ def test_the_wiring_of_an_imported_network_is_part_of_its_fingerprint(tmp_path: 
     assert fingerprint(saved("a.onnx", swapped=False)) == fingerprint(saved("c.onnx", swapped=False))
 
 
+@pytest.mark.long
 def test_a_file_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
     whole = CASES["small_operators"](tmp_path / "net.onnx", 13).read_bytes()
     changed, rng = tmp_path / "changed.onnx", np.random.default_rng(0)

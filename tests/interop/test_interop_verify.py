@@ -186,7 +186,7 @@ def test_every_region_gets_its_share_of_the_time(tmp_path: Path, monkeypatch: py
     assert asked[1][1] <= limit / 2
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["boxes", "products"])
 def test_a_time_limit_holds_for_a_file_of_90000_cases(kind: str, tmp_path: Path) -> None:
     net, file = bump(tmp_path / "net.onnx", 1, 0.1), tmp_path / "spec.vnnlib"

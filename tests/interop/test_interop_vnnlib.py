@@ -181,6 +181,7 @@ def test_many_cases_of_one_box_are_regions_of_a_bounded_size() -> None:
     assert not violated(text, [0, 0], [59, 60, 0])
 
 
+@pytest.mark.long
 def test_reading_stops_at_the_deadline() -> None:
     text = HEAD + BOX + "(assert (or " + "(<= Y_0 0)" * 50_000 + "))"
     with pytest.raises(OutOfTime):

@@ -103,6 +103,7 @@ def test_exactly_what_was_trained_is_trained_further(own: nn.Module) -> None:
     assert {"sub.shift", "avg_pool2d.weight"} <= dict(model.named_buffers()).keys()
 
 
+@pytest.mark.long
 def test_a_graph_goes_through_grafting_training_verifying_and_exporting(own: nn.Module, path: Path) -> None:
     data = lg.data.load("digits")
     save(own, path, input_shape=SHAPE)

@@ -114,6 +114,7 @@ def test_the_same_seed_gives_the_same_table(finished: tuple[Path, RunResults], t
     assert table(run(tiny(), tmp_path / "again")) == table(finished[1])
 
 
+@pytest.mark.long
 def test_verdicts_for_other_labels_of_the_same_data_set_are_not_taken_over(
     finished: tuple[Path, RunResults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def test_interval_bounds_prove_digits_after_certified_training(name: str, digits
     assert float((crown > 0).all(1).float().mean()) >= interval_accuracy(result.model, x, y, WARM.eps)
 
 
+@pytest.mark.long
 def test_a_grafted_network_is_fine_tuned_with_bounds_and_slope_loss(digits: Dataset) -> None:
     part, settings = some(digits, 900), replace(WARM, objective="mtl-ibp", ibp_share=0.5, attack_reach=2.0)
     start = train(fresh(), part, settings, device="cpu").model

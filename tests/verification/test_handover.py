@@ -98,7 +98,7 @@ def test_what_is_left_to_prove_is_the_same_before_and_after(rounds: int, arithme
     assert kept.isdisjoint(chosen)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize("planes", [False, True], ids=["", "with planes above neurons"])
 def test_verdicts_are_those_of_a_search_that_nobody_took_anything_from(planes: bool) -> None:
     x, y = images()

@@ -157,7 +157,7 @@ def test_verdicts_agree_with_a_mixed_integer_program_in_both_directions(kind: st
 EAGER = BARE.changed(branch={"neuron_after": 0, "plane_steps": 8})
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "graft"), KINDS[:-1], ids=[f"{k}{'-grafted' if g else ''}" for k, g in KINDS[:-1]])
 def test_verdicts_with_planes_agree_with_a_mixed_integer_program(
     kind: str, graft: bool, monkeypatch: pytest.MonkeyPatch

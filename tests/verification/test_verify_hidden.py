@@ -67,7 +67,7 @@ def exact(window: WindowNetwork, prepared: Prepared, image: Tensor, neuron: Tens
     return torch.tensor(out, dtype=torch.float64)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer", [0, 1])
 def test_bounds_of_hidden_neurons_grow_with_splits_up_to_the_exact_value(kind: str, layer: int) -> None:
@@ -160,7 +160,7 @@ def test_tightened_bounds_are_tighter_and_hold_every_sampled_value() -> None:
         assert bool(((flat >= after[0][:, :-1]) & (flat <= after[1][:, :-1])).all())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.long
 @pytest.mark.parametrize(("arithmetic", "speaks_of"), [("sound", "real"), ("sound", "float32"), ("fast", "real")])
 def test_verdicts_do_not_contradict_those_without_and_need_fewer_subproblems(arithmetic: str, speaks_of: str) -> None:
     model, x, y = images(1)

@@ -117,6 +117,7 @@ def test_optimised_lines_look_at_the_clock(
     assert any(v.reason == "timeout" for v in verdicts)
 
 
+@pytest.mark.long
 def test_the_programs_of_leaves_look_at_the_clock_and_are_charged(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +190,7 @@ def told(verdicts: list[Verdict]) -> list[tuple[str, str | None]]:
     return [(v.status, v.reason) for v in verdicts]
 
 
+@pytest.mark.long
 def test_a_pool_that_spills_gives_the_verdicts_of_one_that_has_room(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

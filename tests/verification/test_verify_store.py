@@ -301,6 +301,7 @@ def test_a_file_that_may_not_be_written_is_not_called_foreign(tmp_path: Path, mo
     assert len(read_results(tmp_path / RESULTS)) == 60
 
 
+@pytest.mark.long
 def test_a_locked_store_is_refused_in_seconds_with_a_sentence(tmp_path: Path) -> None:
     filled(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / RESULTS, isolation_level=None)) as other:
