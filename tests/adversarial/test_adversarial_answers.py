@@ -26,7 +26,7 @@ def margin(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs.gather(2, label) - outputs.scatter(2, label, -torch.inf).amax(2, keepdim=True)).squeeze(2)
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "number"), names())
 def test_no_point_of_a_box_contradicts_the_answer(name: str, number: int) -> None:
     one = case(name, number)

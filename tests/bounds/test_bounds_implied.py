@@ -110,6 +110,7 @@ def test_images_without_open_neurons_or_with_other_ones_do_not_mix() -> None:
                 assert all(torch.equal(one, other) for one, other in ends)
 
 
+@pytest.mark.long
 def test_a_hidden_layer_needs_fewer_subproblems_than_it_would_without() -> None:
     """Two thirds more than there are now is still far from the 2012 that splits without implied bounds take."""
     model, eps = one_layer(1, neurons=40), 1.0

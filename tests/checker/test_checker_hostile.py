@@ -438,6 +438,7 @@ def test_underflow_proves_nothing(
     assert not forged(out, tmp_path, np.array([0.75]), np.array([1.0]), 0, **more).accepted
 
 
+@pytest.mark.long
 def test_biases_that_cancel_prove_nothing_false(tmp_path: Path) -> None:
     """64 active neurons with large biases: the margin is affine, and its least value is known as a fraction."""
     random, verdicts = np.random.default_rng(0), []

@@ -48,6 +48,7 @@ def test_honest_certificates_are_accepted_also_in_exact_arithmetic(tmp_path: Pat
         assert outcome.margin > 0
 
 
+@pytest.mark.long
 def test_some_of_these_certificates_split_and_refine(tmp_path: Path) -> None:
     found = [case for family in ("dense", "deep", "leaky") for case in cases(tmp_path, family, 6, 0.5)]
     assert sum(int(case.arrays["leaf_depth"].sum()) for case in found) > 50

@@ -80,7 +80,7 @@ class Moving(nn.Module):
         return self.last(torch.cat([z, z[:, [1, 1, 3]], x[:, :1]], 1))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize("speaks_of", ["real", "float32"])
 def test_numbers_that_move_are_a_part_of_proofs(speaks_of: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

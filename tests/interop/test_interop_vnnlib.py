@@ -171,6 +171,7 @@ def test_cases_are_made_one_by_one() -> None:
     assert len(first.disjuncts) <= 1024
 
 
+@pytest.mark.long
 def test_many_cases_of_one_box_are_regions_of_a_bounded_size() -> None:
     choice = "(or " + " ".join(f"(<= Y_{{0}} {i})" for i in range(60)) + ")"
     text = HEAD + BOX + "".join(f"(assert {choice.format(k)})" for k in (0, 1))

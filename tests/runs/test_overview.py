@@ -85,6 +85,7 @@ def test_several_seeds_give_their_mean_and_their_range(tmp_path: Path) -> None:
     assert "49.0 to 54.0 over 3 seeds" in "".join(band.itertext())
 
 
+@pytest.mark.long
 def test_the_training_nearest_to_the_experiment_counts_whatever_it_proves(tmp_path: Path) -> None:
     put(tmp_path, "short", 0.60, changes={"defaults.finetune.epochs": 40})
     put(tmp_path, "short-seed1", 0.60, seed=1, changes={"seed": 1, "defaults.finetune.epochs": 40})

@@ -149,6 +149,7 @@ def test_images_with_certificates_are_not_handed_over() -> None:
         verify_stream(network(), x, y, EPS, certificates=True, relay=Relay())
 
 
+@pytest.mark.long
 def test_who_asks_gets_half_of_the_images_and_each_has_one_verdict() -> None:
     x, y = images()
     relay, asked, packages = Relay(), threading.Event(), list[Package | None]()

@@ -95,7 +95,7 @@ def middle(seed: int) -> Tensor:
     return torch.randn(2, generator=torch.Generator().manual_seed(seed + 9))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
 def test_branching_proves_what_optimised_lines_leave_open(kind: str) -> None:
     seed = LEFT_OPEN.get(kind, 20)

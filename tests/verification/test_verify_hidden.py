@@ -107,6 +107,7 @@ def cancelling(seed: int) -> nn.Sequential:
     return model
 
 
+@pytest.mark.long
 def test_rounding_never_lifts_a_proved_bound_of_a_hidden_neuron_above_a_true_value() -> None:
     wrong = {"searched": 0, "proved": 0}
     for seed in range(6):

@@ -72,7 +72,7 @@ def problem(
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["relu", "leaky", "grafted"])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_bounds_grow_with_splits_up_to_the_exact_value(kind: str, layer: int) -> None:

@@ -101,6 +101,7 @@ def test_the_time_of_the_attack_is_charged_to_the_images_that_took_it(generator:
         pytest.param(nn.ReLU, 0.2, 1, id="hidden neurons"),
     ],
 )
+@pytest.mark.long
 def test_optimised_lines_look_at_the_clock(
     activation: type[nn.Module], eps: float, iterations: int, generator: torch.Generator
 ) -> None:
@@ -163,6 +164,7 @@ def test_what_crown_proves_comes_before_lines_are_optimised(
     assert begun
 
 
+@pytest.mark.long
 def test_the_run_counts_from_its_call_tracing_included(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ def without_planes(arithmetic: str = EAGER.arithmetic) -> list[Verdict]:
     return verify(model, x, y, EPS, settings=EAGER.changed(arithmetic=arithmetic, branch={"plane_steps": 0}))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize("arithmetic", ["fast", "sound"])
 def test_verdicts_do_not_contradict_those_without_and_more_is_proved(arithmetic: str) -> None:
     model, x, y = images()
