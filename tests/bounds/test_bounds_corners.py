@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound
+from lipgraft.bounds.alpha_crown import LowerBound
+from lipgraft.bounds.ascent import AlphaSettings
 from lipgraft.bounds.crown import prepare
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import true_minus

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor
+from mpmath import mp
+from torch import Tensor, nn
 
 from lipgraft.bounds.alpha_crown import LowerBound
 from lipgraft.bounds.crown import prepare
@@ -13,7 +16,8 @@ from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import true_minus
 from lipgraft.bounds.meeting import fitted, joined, meeting
 from lipgraft.bounds.reach import Reach, WindowReach
-from lipgraft.network import evaluate
+from lipgraft.box import Box
+from lipgraft.network import evaluate, trace
 from test_bounds_corners import KINDS, box, network, points
 
 DIFFERENCE = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
@@ -158,3 +162,73 @@ def test_several_boxes_together_have_the_bounds_of_each_alone() -> None:
         place = where[-1] if len(image) == 1 else torch.cat(where)
         found.append(fitted(lines, place, lines.start(), known).bound)
     assert torch.allclose(torch.cat(found[:2]), found[2], atol=1e-9)
+
+
+def cancelling(seed: int, kind: str) -> tuple[nn.Sequential, Tensor]:
+    """A network whose large weights cancel in its biases, so that rounding shows, and an image."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    x = torch.rand(1, 6, generator=generator, dtype=torch.float64)
+    layers: list[nn.Module] = []
+    value = x
+    for inputs, outputs, size in ((6, 8, 2.0**16), (8, 6, 2.0**9), (6, 5, 1.0), (5, 3, 1.0)):
+        linear = nn.Linear(inputs, outputs).double()
+        linear.weight.data = size * random(outputs, inputs)
+        linear.bias.data = random(outputs) - (linear.weight @ value[0])
+        layers += [linear, KINDS[kind]()]
+        value = layers[-1](linear(value)).detach()
+    return nn.Sequential(*layers[:-1]), x
+
+
+def exactly(model: nn.Sequential, kind: str, point: Tensor) -> list[list[Any]]:
+    """The values of all linear layers, to 60 digits."""
+    curve = {"tanh": mp.tanh, "sigmoid": lambda z: 1 / (1 + mp.exp(-z))}[kind]
+    values, out = [mp.mpf(v) for v in point.flatten().tolist()], []
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
+            values = [
+                mp.fsum([mp.mpf(b), *(mp.mpf(w) * v for w, v in zip(row, values, strict=True))]) for row, b in rows
+            ]
+            out.append(values)
+        else:
+            values = [curve(v) for v in values]
+    return out
+
+
+@pytest.mark.parametrize("kind", ["tanh", "sigmoid"])
+@torch.no_grad()
+def test_planes_hold_in_exact_arithmetic_where_numbers_cancel(kind: str) -> None:
+    """Where they touch their curves, and to 60 digits; without what they give away for rounding they would not."""
+    wrong = 0
+    with mp.workdps(60):
+        for seed in range(6):
+            model, x = cancelling(seed, kind)
+            net, inside = trace(model, (6,)).to(), Box.linf(x, 2.0**-25)
+            prepared = prepare(net, inside, sound_for=torch.float32)
+            image = torch.zeros(1, dtype=torch.int64)
+            rows = true_minus(image, image + 1, 3, torch.float64)[:, None, None]
+            for place in places(torch.Size([6])):
+                point = inside.lower + place * (inside.upper - inside.lower)
+                seen = exactly(model, kind, point)
+                for rounding in (prepared.rounding, None):
+                    bounds = NeuronBounds.of(Layout.of(net, net.output), prepared.intervals, rounding)
+                    known = meeting(net, prepared.intervals, place, rounding)
+                    assert len(known) == 2
+                    planes = LowerBound(bounds, image, rows).exact_at(place, None, known)
+                    found = [planes.linear(planes.start(), planes.no_splits())]
+                    goals = [[seen[3][0] - seen[3][1]]]
+                    for layer, (low, high) in enumerate((k.low, k.high) for k in known.values()):
+                        reach = list(known.values())[layer]
+                        found += [(low[0], reach.low_const[0]), (-high[0], -reach.high_const[0])]
+                        goals += [seen[layer + 1], [-z for z in seen[layer + 1]]]
+                    for (slopes, const), goal in zip(found, goals, strict=True):
+                        for slope, k, z in zip(slopes.tolist(), const.tolist(), goal, strict=True):
+                            terms = (mp.mpf(s) * mp.mpf(v) for s, v in zip(slope, point[0].tolist(), strict=True))
+                            holds = mp.fsum(terms) + mp.mpf(k) <= z
+                            assert holds or rounding is None
+                            wrong += not holds
+    assert wrong > 10

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from bounds_cases import BASES, SMALL, points_in, random_box, small_cnn
 from lipgraft.bounds import AlphaSettings, bound
-from lipgraft.bounds.alpha_crown import LowerBound, alpha_crown, optimise
+from lipgraft.bounds.alpha_crown import LowerBound, alpha_crown
+from lipgraft.bounds.ascent import optimise
 from lipgraft.bounds.backward import Relaxed, Rows, Substitution
 from lipgraft.bounds.crown import Prepared, prepare, specification_bounds
 from lipgraft.bounds.layout import Layout, NeuronBounds

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, Optimised, optimise
+from lipgraft.bounds.alpha_crown import LowerBound
+from lipgraft.bounds.ascent import AlphaSettings, Optimised, optimise
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.verification import (

@@ -243,7 +243,7 @@ def test_planes_in_all_layers_raise_margins_before_branching_and_never_above_sam
     y = model(x).argmax(1)
     settings = NO_SPLITS.changed(attack={"restarts": 0})
     now = verify(model, x, y, eps, settings=settings)
-    monkeypatch.setattr(stages, "_at_one_place", lambda job, left, intervals, shared, sub, late: sub)
+    monkeypatch.setattr(stages, "at_one_place", lambda job, left, intervals, shared, sub, late: sub)
     before = verify(model, x, y, eps, settings=settings)
     gains = [a.margin - b.margin for a, b in zip(now, before, strict=True)]
     assert min(gains) >= 0

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from lipgraft import models
 from lipgraft.bounds import AlphaSettings, bound
-from lipgraft.bounds.alpha_crown import LowerBound, Optimised, optimise
+from lipgraft.bounds.alpha_crown import LowerBound
+from lipgraft.bounds.ascent import Optimised, optimise
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import at_input
 from lipgraft.bounds.interval import Interval
@@ -34,7 +35,8 @@ from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.leaves import solve_leaf
 from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems
 from lipgraft.verification.job import Job, _alike_values
-from lipgraft.verification.stages import OpenMargins, crown
+from lipgraft.verification.open_margins import OpenMargins
+from lipgraft.verification.stages import crown
 from lipgraft.verification.verdict import Outcome
 
 CLASSES = 3

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds.alpha_crown import LowerBound, Optimised, optimise
+from lipgraft.bounds.alpha_crown import LowerBound
+from lipgraft.bounds.ascent import Optimised, optimise
 from lipgraft.verification import Verdict, VerifySettings, verify
 from lipgraft.verification.branch_and_bound import branching, lifting, planes
 from lipgraft.verification.branch_and_bound.planes import Group

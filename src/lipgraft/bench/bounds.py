@@ -15,8 +15,8 @@ from lipgraft import data as datasets
 from lipgraft import grafting, models
 from lipgraft.bench.dense_crown import bytes_per_image, dense_crown
 from lipgraft.bench.resources import timed
-from lipgraft.bounds.alpha_crown import AlphaSettings
 from lipgraft.bounds.api import METHODS, bound_specification
+from lipgraft.bounds.ascent import AlphaSettings
 from lipgraft.bounds.crown import Neurons, Prepared, prepare
 from lipgraft.bounds.margins import other_classes
 from lipgraft.bounds.memory import free_bytes

@@ -1,7 +1,7 @@
 """Boxes in, bounds out: interval arithmetic, CROWN, alpha-CROWN."""
 
-from lipgraft.bounds.alpha_crown import AlphaSettings
 from lipgraft.bounds.api import METHODS, Bounds, bound
+from lipgraft.bounds.ascent import AlphaSettings
 from lipgraft.bounds.interval import interval_bounds
 from lipgraft.bounds.sound import proved
 

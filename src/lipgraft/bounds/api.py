@@ -9,7 +9,8 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, alpha_crown
+from lipgraft.bounds.alpha_crown import alpha_crown
+from lipgraft.bounds.ascent import AlphaSettings
 from lipgraft.bounds.crown import Neurons, Prepared, prepare, specification_bounds
 from lipgraft.bounds.geometry import plan
 from lipgraft.bounds.interval import Interval

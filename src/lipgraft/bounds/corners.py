@@ -20,6 +20,15 @@ is convex, so it is at most the line between its values at the ends of x_i. Inpu
 elsewhere than in its corner lose least in between (`balanced`).
 
 A neuron further back does not change by |w_i| times an input's change, but by no more than `Reach` knows.
+
+Rounding. With m = (s + t) / 2 and h = (s - t) / 2, |m| + |h| is the larger one of |s| and |t|, so at most the curve's
+steepest slope. Coefficients of inputs are m times those of the neuron, and h times those that `Reach` knows; both are
+at most what lines of the steepest slopes make of |W| everywhere, which is what magnitudes count (`bounds.sound`).
+Constants are larger than those of lines: place, width and lower end of an input make up three times h times its
+coefficient and magnitude, where the row itself makes up one. So all terms together are at most four times as large,
+whatever the number of layers that have planes: those of the functions in `Reach` are not multiplied again, since their
+own constants have given their rounding away already. Each term takes about twice as many roundings. `HINGES` is twice
+the product of both.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import Adam, LowerBound
+from lipgraft.bounds.alpha_crown import LowerBound
+from lipgraft.bounds.ascent import Adam
 from lipgraft.bounds.corners import balanced, first_curve
 from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval

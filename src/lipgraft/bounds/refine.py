@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, coded, decoded, optimise
+from lipgraft.bounds.alpha_crown import LowerBound, coded, decoded
+from lipgraft.bounds.ascent import AlphaSettings, optimise
 from lipgraft.bounds.corners import first_curve
 from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval

@@ -23,8 +23,9 @@ from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.search import BranchAndBound, Watch
 from lipgraft.verification.handover import Package, Relay
 from lipgraft.verification.job import Job, finite_weights
+from lipgraft.verification.open_margins import OpenMargins
 from lipgraft.verification.settings import VerifySettings
-from lipgraft.verification.stages import OpenMargins, alpha_crown, attack, crown, passes, predict
+from lipgraft.verification.stages import alpha_crown, attack, crown, passes, predict
 from lipgraft.verification.verdict import Decided, Outcome, Verdict
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ A stage takes images and says which of them it decides, and what goes on to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,18 +13,18 @@ from torch import Tensor
 
 from lipgraft.attacks.methods import misclassified, worst_margin
 from lipgraft.attacks.search import default_batch, search
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, coded, decoded, optimise
+from lipgraft.bounds.alpha_crown import LowerBound, coded, decoded
 from lipgraft.bounds.api import METHODS, bound_specification
+from lipgraft.bounds.ascent import AlphaSettings, optimise
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.margins import other_classes
-from lipgraft.bounds.meeting import fitted, joined, meeting
 from lipgraft.bounds.memory import Late, affordable, fitting, never
-from lipgraft.bounds.reach import Known, Reach
+from lipgraft.bounds.reach import Reach
 from lipgraft.bounds.refine import Sound, refine, takes_planes
 from lipgraft.bounds.relaxations import unstable
-from lipgraft.bounds.sound import Rounding, guard_lower, proved
+from lipgraft.bounds.sound import guard_lower, proved
 from lipgraft.inputs import seeded
 from lipgraft.network import agree
 from lipgraft.rounding import round_down
@@ -32,11 +32,9 @@ from lipgraft.verification.branch_and_bound.counterexamples import Broken
 from lipgraft.verification.branch_and_bound.images import Images, OpenImages
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
+from lipgraft.verification.one_place import at_one_place
+from lipgraft.verification.open_margins import OpenMargins
 from lipgraft.verification.verdict import Decided, Outcome
-
-TOGETHER, PLACED = 8, 0.25
-"""Margins that are bounded at once at places of their own, on a GPU; each takes 100 MB for CNN-B. And the share of the
-time that is left to their images."""
 
 SHARE = 0.5
 """The share of its time that an image may be attacked for; the rest is for proofs."""
@@ -135,34 +133,6 @@ def _charging(job: Job, images: list[int]) -> Callable[[Tensor], bool]:
     return charge
 
 
-@dataclass(frozen=True, eq=False)
-class OpenMargins:
-    """Images with margins that CROWN leaves open.
-
-    intervals: of every node of the network; target: (B, S), the wrong classes; margins: (B, S), proved lower bounds.
-    rounding, errors: of sound bounds; see `Prepared`.
-    """
-
-    images: list[int]
-    intervals: list[Interval]
-    target: Tensor
-    margins: Tensor
-    rounding: Rounding | None = None
-    errors: Mapping[int, Tensor] = field(default_factory=dict)
-
-    def at(self, places: list[int]) -> OpenMargins:
-        """Some of the images."""
-        some = torch.tensor(places, dtype=torch.int64, device=self.margins.device)
-        return OpenMargins(
-            [self.images[place] for place in places],
-            [(lower[some], upper[some]) for lower, upper in self.intervals],
-            self.target[some],
-            self.margins[some].clone(),
-            None if self.rounding is None else self.rounding.at(some),
-            {i: error[some] for i, error in self.errors.items()},
-        )
-
-
 @torch.no_grad()
 def crown(job: Job, images: list[int]) -> Outcome[OpenMargins]:
     """All margins of the images by CROWN: what that decides, and the rest."""
@@ -258,7 +228,7 @@ def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[Op
         steps = job.settings.optimise.iterations if last else -(-job.settings.optimise.iterations // 2)
         sub, broken = _margins(job, images, shared, left.target, margins, steps, late)
         if reach and shared.places is not None:
-            sub = _at_one_place(job, left, intervals, shared, sub, late)
+            sub = at_one_place(job, left, intervals, shared, sub, late)
     proved_margins = proved(margins)
     done = proved_margins.all(1)
     if job.ledger.drafts is not None:
@@ -366,67 +336,6 @@ def _margins(
         parts.append(_without_splits(where, goal, bound, alpha, function))
     job.ledger.note(images, margins, "alpha-crown")
     return Subproblems.cat(parts), broken
-
-
-def _at_one_place(
-    job: Job, left: OpenMargins, intervals: list[Interval], shared: Images, sub: Subproblems, late: Late
-) -> Subproblems:
-    """The margins that are open still, with planes in all layers that are exact at one place; see `bounds.meeting`.
-
-    The worst margin of an image comes first: if it stays open, so does the image, and the others can wait.
-    left: its margins are improved in place.
-    """
-    bound = sub.bound.clone()
-    waiting = [
-        rows[bound[rows].argsort()].tolist()
-        for place in range(len(left.images))
-        if len(rows := torch.nonzero((sub.image == place) & ~proved(bound)).flatten())
-    ]
-    waiting.sort(key=lambda rows: -float(bound[rows[0]]))  # images that need least come first
-    together = 1 if job.x.device.type == "cpu" else TOGETHER  # a CPU gains nothing, and looks at the clock in between
-    end = job.ledger.now() + PLACED * job.left(left.images)
-    while waiting and not late() and job.ledger.now() < end:
-        now, later = waiting[:together], waiting[together:]
-        first = torch.tensor([rows[0] for rows in now], device=bound.device)
-        found = _met(job, left, intervals, shared, sub.at(first), late)
-        bound = bound.index_copy(0, first, torch.maximum(bound[first], found))
-        good = proved(bound[first]).tolist()
-        waiting = [rows[1:] for rows, is_good in zip(now, good, strict=True) if is_good and len(rows) > 1] + later
-    for row, (image, target) in enumerate(zip(sub.image.tolist(), sub.target.tolist(), strict=True)):
-        left.margins[image, left.target[image] == target] = bound[row]
-    job.ledger.note(left.images, left.margins, "alpha-crown")
-    return replace(sub, bound=bound)
-
-
-def _met(
-    job: Job, left: OpenMargins, intervals: list[Interval], shared: Images, some: Subproblems, late: Late
-) -> Tensor:
-    """The bounds of margins, of an image each, with such planes: (B,). late: ends the search for the best ones."""
-    image, target = some.image, some.target
-    assert shared.places is not None
-    network = job.network if job.proof is None else job.proof
-    held = shared.bounds if shared.proof is None else shared.proof
-    dtype = held.lower.dtype
-    place = decoded(shared.places[image, target], dtype)
-    parts: list[dict[int, Known]] = []
-    for row, one in enumerate(torch.split(image, 1)):
-        box = [(lower[one], upper[one]) for lower, upper in intervals]
-        rounding = None if left.rounding is None else left.rounding.at(one)
-        parts.append(meeting(network, box, place[row : row + 1], rounding))
-    met, bounds = joined(parts), held.at(image)
-    everyone = torch.arange(len(image), device=image.device)
-    function = LowerBound(bounds, everyone, shared.margins(image, target).to(dtype))
-    alpha, none, best = decoded(coded(some.alpha), dtype), function.no_splits(), some.bound
-    # Functions that do not meet change less over the box: for wide intervals these are better.
-    for known in (met, met | dict(bounds.reach)):
-        found = fitted(function, place, alpha, known, late)
-        value = found.bound
-        if shared.proof is not None:
-            value = found.planes(function, known).sound_value(found.alpha, none)
-        best = torch.maximum(best, round_down(value, best.dtype))
-        if bool(proved(best).all()) or late():
-            break
-    return best
 
 
 def _without_splits(image: Tensor, target: Tensor, bound: Tensor, alpha: Tensor, function: LowerBound) -> Subproblems:

@@ -15,7 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, Optimised, optimise
+from lipgraft.bounds.alpha_crown import LowerBound
+from lipgraft.bounds.ascent import AlphaSettings, Optimised, optimise
 from lipgraft.bounds.attained import costs
 from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.splits import curve_start, split_points

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import AlphaSettings, LowerBound, decoded, optimise
+from lipgraft.bounds.alpha_crown import LowerBound, decoded
+from lipgraft.bounds.ascent import AlphaSettings, optimise
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lipgraft.bounds.alpha_crown import Adam, LowerBound
+from lipgraft.bounds.alpha_crown import LowerBound
+from lipgraft.bounds.ascent import Adam
 from lipgraft.bounds.grouped import SIZE, Grouped
 from lipgraft.bounds.layout import NeuronBounds
 from lipgraft.bounds.memory import Late, free_bytes
