@@ -255,3 +255,40 @@ def test_planes_in_all_layers_raise_margins_before_branching_and_never_above_sam
         true = logits.gather(1, y[:, None]).squeeze(1)
         margin = (true - logits.scatter(1, y[:, None], -torch.inf).amax(1)).tolist()
         assert all(v.margin <= m + 1e-5 for v, m in zip(now, margin, strict=True) if v.status != "falsified")
+
+
+ODD = {
+    "a curve on the input": lambda: [
+        *(nn.Tanh(), nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)),
+    ],
+    "a curve at the output": lambda: [
+        *(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2), nn.Sigmoid()),
+    ],
+    "a matrix of curves": lambda: [
+        *(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 12), nn.Unflatten(1, (2, 6)), nn.Tanh()),
+        *(nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 2)),
+    ],
+}
+
+
+@pytest.mark.parametrize("which", ODD)
+def test_curves_in_odd_places_go_through_all_stages_and_no_sample_contradicts_them(which: str) -> None:
+    chosen = VerifySettings(Limits(max_subproblems=8)).changed(attack={"restarts": 0}, optimise={"iterations": 1})
+    seen = set()
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        model = nn.Sequential(*ODD[which]())
+        for part in model.parameters():
+            part.data = 2 * torch.randn(part.shape, generator=generator)
+        x = torch.rand(4, 3, generator=generator)
+        y = model(x).argmax(1)
+        share = 2 * torch.rand(1000, 1, 3, generator=generator) - 1
+        share[::2] = share[::2].sign()
+        for eps in (0.05, 0.2):
+            points = (x + eps * share).clamp(0, 1)
+            broken = (model(points.flatten(0, 1)).argmax(1).view(1000, 4) != y).any(0).tolist()
+            for verdict, is_broken in zip(verify(model, x, y, eps, settings=chosen), broken, strict=True):
+                assert verdict.status in ("verified", "falsified", "unknown"), verdict.reason
+                assert not (is_broken and verdict.status == "verified")
+                seen |= {verdict.status, verdict.method}
+    assert seen >= {"verified", "falsified", "alpha-crown", "bab"}

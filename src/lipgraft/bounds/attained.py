@@ -23,7 +23,7 @@ def costs(function: LowerBound, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Te
     lower, upper = function.root
     values = {layout.path.root: torch.where(rows.view_as(lower) > 0, lower, upper)}
     cost: dict[int, Tensor] = {}
-    for i in range(layout.path.root + 1, layout.path.target):
+    for i in range(layout.path.root + 1, layout.path.target + 1):
         if i not in layout.path.windows:
             continue
         node = layout.network.nodes[i]

@@ -173,8 +173,8 @@ class Hinged:
             bend = self.reach.spread(bent.flatten(1), self.grouped).view_as(place)
         else:
             bend = bent.view(len(data), *data.shape[3:])
-            shapes = [place.shape[1:], *(node.shape for node in self.affine[:-1])]
-            for node, shape in zip(reversed(self.affine), reversed(shapes), strict=True):
+            shapes = [place.shape[1:], *(node.shape for node in self.affine)]  # of what each of them reads
+            for node, shape in zip(reversed(self.affine), reversed(shapes[:-1]), strict=True):
                 bend = node.magnitude().transpose(bend, tuple(shape), {})
         back = (place - 0.5) * bend
         const = -(0.5 * bend * place * width + back * lower).flatten(1).sum(1)

@@ -51,9 +51,10 @@ def meeting(
         target = act.inputs[0]
         if i > network.output or exact[target] or not act.curve.through_upper or is_line(act):
             continue
+        found: Known | None = None
         if len(act.shape) == 3:
-            found: Known | None = _of_convolution(network, target, root, intervals, place, rounding)
-        else:
+            found = _of_convolution(network, target, root, intervals, place, rounding)
+        elif len(act.shape) == 1:
             found = _of_vector(network, target, root, intervals, place, rounding, out)
         if found is not None:
             out[i] = found
