@@ -1,4 +1,4 @@
-"""How many steps of optimisation a subproblem gets: more, once splits alone gain nothing."""
+"""How many steps of optimisation a subproblem gets, and how long they are, once splits alone gain nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hard_images import EPS, SETTINGS, images, network
-from lipgraft.verification.branch_and_bound.branching import MANY, MOST_STEPS
+from lipgraft.verification.branch_and_bound.branching import MANY, MOST_STEPS, SMALLEST
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.search import BranchAndBound
 from lipgraft.verification.job import Job
@@ -55,3 +55,18 @@ def test_more_steps_bound_the_same_halves_better(search: BranchAndBound) -> None
             search.step.take_pains(torch.zeros(MANY, dtype=torch.bool))
         many = search.step(parents).sub.bound
     assert (many > few).double().mean() > 0.9
+
+
+def test_behind_convolutions_steps_get_shorter_and_more_in_turn(search: BranchAndBound) -> None:
+    step, nothing_rises = search.step, torch.zeros(MANY, dtype=torch.bool)
+    assert not step.windows  # fully connected: above they only get more
+    step.windows = True
+    seen = []
+    while step.take_pains(nothing_rises):
+        seen.append((step.size, step.iterations))
+    assert seen[:4] == [(0.5, 2), (0.5, 4), (0.25, 4), (0.25, 8)]
+    assert seen[-1] == (SMALLEST, MOST_STEPS)
+    assert step.sizes == (SMALLEST, SMALLEST)
+    parents = search.pool.take(torch.arange(len(search.pool)))
+    with torch.no_grad():
+        assert step(parents).risen.double().mean() > 0.9

@@ -30,6 +30,7 @@ SPARED = 0.01  # of what the chords of all neurons cost
 MANY, RISEN = 64, 0.9  # so many halves, and this share of them better than their parents
 SHORT = 0.25  # of the step for multipliers, in convolutional networks, once an image of the search has planes
 MOST_STEPS = 32  # of optimisation of a subproblem, where few would not do
+SMALLEST = 0.125  # of a step's size, where long ones would not do
 LOWEST = -1e30  # keeps a gain finite, so that a neuron that cannot be split never looks better
 
 
@@ -131,19 +132,19 @@ class Step:
         self.images, self.settings = images, settings
         self.branching = branching_named(settings.branch.rule)
         self.early = images.y.device.type == "cpu"
-        self.iterations = settings.branch.iterations
+        self.iterations, self.size = settings.branch.iterations, 1.0
         self.windows = any(isinstance(node, Conv) for node in images.layout.network.nodes)
 
     @property
-    def reach(self) -> float:
-        """Of the step for multipliers: in a tree that is large enough for planes, they begin near where they belong."""
-        return SHORT if self.windows and self.images.planes is not None else 1.0
+    def sizes(self) -> tuple[float, float]:
+        """Of the steps for lines and for multipliers, which begin near where they belong once a tree has planes."""
+        return self.size, self.size * (SHORT if self.windows and self.images.planes is not None else 1.0)
 
     def __call__(self, parents: Subproblems) -> Children:
         """parents: P subproblems, each with at least one neuron to split."""
         children = self.decide(parents)
         function = self.lower_bound(children)
-        found = self._optimised(function, children, self.iterations, self.reach)
+        found = self._optimised(function, children, self.iterations, self.sizes)
         # A half lies inside its parent, so what was proved of the parent holds for it too.
         bound = torch.maximum(found.bound, children.bound)
         point = self.images.corner(children.image, found.rows)
@@ -160,7 +161,7 @@ class Step:
 
     def bounded(self, sub: Subproblems) -> Subproblems:
         """The same subproblems, a few steps of optimisation further."""
-        found = self._optimised(self.lower_bound(sub), sub, self.iterations, self.reach)
+        found = self._optimised(self.lower_bound(sub), sub, self.iterations, self.sizes)
         better = found.bound > sub.bound
         return replace(
             sub,
@@ -172,17 +173,18 @@ class Step:
     def leaf_bounds(self, leaves: Subproblems, late: Late) -> Subproblems:
         """Fully split subproblems, whose multipliers alone are free, with better ones. late: ends the optimisation."""
         steps = self.settings.branch.leaf_iterations
-        found = self._optimised(self.lower_bound(leaves), leaves, steps, 1.0, late)
+        found = self._optimised(self.lower_bound(leaves), leaves, steps, (1.0, 1.0), late)
         return replace(leaves, bound=found.bound, alpha=found.alpha, beta=found.beta)
 
     def _optimised(
-        self, function: LowerBound, sub: Subproblems, iterations: int, reach: float, late: Late = never
+        self, function: LowerBound, sub: Subproblems, iterations: int, sizes: tuple[float, float], late: Late = never
     ) -> Optimised:
-        """reach: of the step for multipliers."""
+        """sizes: of the steps, as shares of the settings'."""
         settings = self.settings.branch
         # Around curves alone, the lines that are right for the whole box gain nothing by being moved.
         held = not function.layout.kinks
-        steps = AlphaSettings(iterations, 0.0 if held else settings.lr_alpha, self.settings.optimise.decay)
+        lr_alpha, lr_beta = sizes[0] * settings.lr_alpha, sizes[1] * settings.lr_beta
+        steps = AlphaSettings(iterations, 0.0 if held else lr_alpha, self.settings.optimise.decay)
         function = function.holding(sub.alpha) if held else function
         # The half of a curve is no line: what it gains rests on multipliers, which take many steps to get there.
         return optimise(
@@ -190,22 +192,27 @@ class Step:
             sub.alpha,
             sub.beta,
             steps,
-            lr_beta=reach * settings.lr_beta,
+            lr_beta=lr_beta,
             onward=bool(function.layout.curved),
             early=self.early,
             late=late,
         )
 
     def take_pains(self, risen: Tensor) -> bool:
-        """Twice as many steps of optimisation from now on, if one half in ten is no better than its parent; whether so.
+        """Other steps of optimisation from now on, if one half in ten is no better than its parent; whether so.
 
-        Their lines and multipliers have lost touch with the splits then, and to split on would never end. risen: of the
-        halves of a round.
+        Their lines and multipliers have lost touch with the splits then, and to split on would never end. In turn,
+        steps get half as long and twice as many. In fully connected networks, where short steps lose more than they
+        gain, they only get more. risen: of the halves of a round.
         """
-        few = self.iterations < MOST_STEPS and len(risen) >= MANY
-        if not few or float(risen.double().mean()) >= RISEN:
+        pains = self.iterations / self.settings.branch.iterations
+        shorter = self.windows and self.size > SMALLEST and self.size * pains >= 1
+        if not (shorter or self.iterations < MOST_STEPS) or len(risen) < MANY or float(risen.double().mean()) >= RISEN:
             return False
-        self.iterations = min(2 * self.iterations, MOST_STEPS)
+        if shorter:
+            self.size /= 2
+        else:
+            self.iterations = min(2 * self.iterations, MOST_STEPS)
         return True
 
     def decide(self, parents: Subproblems) -> Subproblems:
