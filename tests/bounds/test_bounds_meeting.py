@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -232,3 +233,41 @@ def test_planes_hold_in_exact_arithmetic_where_numbers_cancel(kind: str) -> None
                             assert holds or rounding is None
                             wrong += not holds
     assert wrong > 10
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_the_plane_of_every_neuron_holds_near_the_place_where_it_is_exact(kind: str) -> None:
+    """Few inputs and one neuron at a time: nothing else hides a plane that is a little too steep, or too close."""
+    for seed, inputs in enumerate((1, 2, 3, 1, 2, 3)):
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(*shape: int, generator: torch.Generator = generator) -> Tensor:
+            return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+        sizes = (inputs, 5, 4, 3)
+        layers = [(nn.Linear(a, b), KINDS[kind]()) for a, b in pairwise(sizes)]
+        model = nn.Sequential(*(part for pair in layers for part in pair)).double()
+        for part in model.parameters():
+            part.copy_(4 * random(*part.shape) - 2)
+        net, inside = trace(model, (inputs,)).to(), Box.linf(random(1, inputs), 0.3)
+        prepared = prepare(net, inside, sound_for=torch.float32)
+        place = random(1, inputs).round() if seed < 3 else random(1, inputs)
+        width = inside.upper - inside.lower
+        near = torch.logspace(-5, 0, 400, dtype=torch.float64)[:, None] * (random(400, inputs) - 0.5)
+        x = inside.lower + width * torch.cat([random(200, inputs), random(200, inputs).round(), place + near]).clamp(
+            0, 1
+        )
+        values = evaluate(net, x)
+        known = meeting(net, prepared.intervals, place, prepared.rounding)
+        for i, act in net.activations():
+            bounds = NeuronBounds.of(Layout.of(net, i), prepared.intervals, prepared.rounding)
+            mine = {j: found for j, found in known.items() if j in bounds.layout.places}
+            count = act.shape[0]
+            for side in (1.0, -1.0):
+                rows = side * torch.eye(count, dtype=torch.float64)[:, None, None]
+                lines = LowerBound(bounds, torch.zeros(count, dtype=torch.int64), rows)
+                planes = lines.exact_at(place.expand(count, -1), None, mine)
+                slopes, const = planes.linear(lines.start(), lines.no_splits())
+                assert float((side * values[i] - x @ slopes.T - const).min()) >= -1e-9

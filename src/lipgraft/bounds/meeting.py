@@ -27,7 +27,7 @@ from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.layout import Layout, NeuronBounds, is_line
 from lipgraft.bounds.memory import Late, fitting, never
 from lipgraft.bounds.reach import Known, Reach, WindowReach
-from lipgraft.bounds.sound import Rounding
+from lipgraft.bounds.sound import Rounding, guard_lower
 from lipgraft.bounds.window_network import WindowNetwork
 from lipgraft.bounds.windows import cut
 from lipgraft.network.graph import Network
@@ -113,7 +113,7 @@ def fitted(function: LowerBound, place: Tensor, alpha: Tensor, known: Mapping[in
         with torch.enable_grad():
             bound, rows = planes.sharing(free).value(lines, none, record)
             gradient = torch.autograd.grad(bound.sum(), [*free.values(), lines], materialize_grads=True)
-        best = best.or_better(Fit(place, alpha, share, bound.detach()))
+        best = best.or_better(Fit(place, alpha, share, guard_lower(bound.detach())))
         better = balanced(rows.detach(), record[root].detach(), place)
         place = place + TOWARDS * (better - place)
         for i, slope in zip(free, gradient, strict=False):
