@@ -253,6 +253,12 @@ def test_a_file_cut_anywhere_never_loads(cut: int, path: Path) -> None:
         load(path)
 
 
+def test_a_checkpoint_without_its_suffix_is_named_in_the_error(tmp_path: Path) -> None:
+    (tmp_path / "net-2.5.safetensors").touch()
+    with pytest.raises(CheckpointError, match=r"did you mean .*net-2\.5\.safetensors\?"):
+        load(tmp_path / "net-2.5")
+
+
 def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no checkpoint at"):
         load(tmp_path / "none.safetensors")

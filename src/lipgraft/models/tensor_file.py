@@ -54,7 +54,9 @@ def existing(path: Path) -> Path:
     if path.is_dir():
         raise CheckpointError(f"{path} is a directory; give the file, such as {path / 'model.safetensors'}.")
     if not path.exists():
-        raise CheckpointError(f"there is no checkpoint at {path}; check the path.")
+        whole = path.with_name(f"{path.name}.safetensors")
+        hint = f"did you mean {whole}?" if whole.is_file() else "check the path."
+        raise CheckpointError(f"there is no checkpoint at {path}; {hint}")
     return path
 
 
