@@ -205,9 +205,10 @@ class Step:
         steps get half as long and twice as many. In fully connected networks, where short steps lose more than they
         gain, they only get more. risen: of the halves of a round.
         """
-        pains = self.iterations / self.settings.branch.iterations
-        shorter = self.windows and self.size > SMALLEST and self.size * pains >= 1
-        if not (shorter or self.iterations < MOST_STEPS) or len(risen) < MANY or float(risen.double().mean()) >= RISEN:
+        shorter = self.windows and self.size > SMALLEST
+        shorter = shorter and self.size * self.iterations >= self.settings.branch.iterations
+        more = 0 < self.iterations < MOST_STEPS
+        if not (shorter or more) or len(risen) < MANY or float(risen.double().mean()) >= RISEN:
             return False
         if shorter:
             self.size /= 2
