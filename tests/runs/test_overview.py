@@ -98,6 +98,16 @@ def test_the_training_nearest_to_the_experiment_counts_whatever_it_proves(tmp_pa
     assert row(tmp_path).ours("va") == pytest.approx((50.0, 50.0, 50.0))
 
 
+def test_what_was_measured_for_a_row_counts_for_all_rows_with_its_recipe(tmp_path: Path) -> None:
+    put(tmp_path, "table2", 0.53, paper="conv-big/cifar10/lg-rs")
+    put(tmp_path, "table2-ours", 0.51, paper="conv-big/cifar10/ours-slope")
+    assert row(tmp_path, "conv-big/cifar10-ablation/lg-rs").ours("va") == pytest.approx((53.0, 53.0, 53.0))
+    for key in ("conv-big/cifar10-slope/beta-5e-5-k-2", "conv-big/cifar10-score/pool-80-share-15"):
+        assert row(tmp_path, key).ours("va") == pytest.approx((51.0, 51.0, 51.0))
+    others = ("conv-big/cifar10-ablation/ours-slope", "conv-big/cifar10-slope/beta-1e-4-k-2", "conv-big/svhn/lg-rs")
+    assert not any(row(tmp_path, key).found for key in others)
+
+
 def test_what_is_no_result_at_full_scale_or_lies_deeper_takes_no_part(tmp_path: Path) -> None:
     put(tmp_path, "smoke", 0.9, scale="smoke")
     (tmp_path / "tables/list.json").write_text("[1]")

@@ -109,7 +109,8 @@ def overview_page(overview: Overview) -> str:
         "SA, RA, VA: standard, robust and verified accuracy in per cent. With several seeds: the mean, and from the "
         "smallest to the largest. Images: tested for SA and RA, certified for VA. Seconds: of all stages of the row, "
         "mean over seeds; rows of one network share the pre-training. *: trained otherwise than the experiment says, "
-        "as the [list of files](#files) tells. A row that the paper repeats stands in the first table that has it.",
+        "as the [list of files](#files) tells. A row that the paper repeats stands in the first table that has it; "
+        "where it repeats one with other figures, ours are those of the one network.",
     ]
     for table in overview.tables:
         parts += [f"## {table.title}", _table(table)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from lipgraft.report.overview import (
 )
 from lipgraft.report.published import published
 from lipgraft.report.results import readable_eps
-from lipgraft.runs.experiment import FULL, ExperimentRun, experiment_names, load_experiment
+from lipgraft.runs.experiment import FULL, Experiment, ExperimentRun, experiment_names, load_experiment
+from lipgraft.settings import to_mapping
 
 PAGE = "README.md"
 
@@ -48,13 +50,12 @@ def overview(folder: str | Path) -> Overview:
 
     Of a row that was trained in several ways, the one with the fewest changes from its experiment counts, with all its
     seeds. Of several files for one seed it is again the one with the fewest changes, then that with the most images
-    certified, then the last by name.
+    certified, then the last by name. What was measured for a row counts for every row with the same recipe.
     """
-    findings = _findings(Path(folder))
+    experiments = [one for one in map(load_experiment, experiment_names()) if one.number is not None]
+    findings = _with_twins(_findings(Path(folder)), experiments)
     tables, seen = [], set[str]()
-    for experiment in (load_experiment(name) for name in experiment_names()):
-        if experiment.number is None:
-            continue
+    for experiment in experiments:
         runs = []
         for run in experiment.runs:
             rows = tuple(row for row in _rows(run, findings) if row.key not in seen)
@@ -64,6 +65,24 @@ def overview(folder: str | Path) -> Overview:
         if runs:
             tables.append(PaperTable(experiment.title, tuple(runs)))
     return Overview(tuple(tables))
+
+
+def _with_twins(
+    findings: Mapping[str, list[Finding]], experiments: Iterable[Experiment]
+) -> Mapping[str, list[Finding]]:
+    """The paper has some networks in several tables, with other figures in one or two columns: one measurement does."""
+    twins: dict[str, set[str]] = defaultdict(set)
+    for run in (run for experiment in experiments for run in experiment.runs):
+        shared = to_mapping(replace(run.recipe, name="-", title="", models=run.recipe.models[:1]))
+        for model in run.recipe.models:
+            if model.paper is not None:
+                own = to_mapping(replace(model, name="row", title="", paper=None))
+                twins[_text({**shared, "models": own})].add(model.paper)
+    merged = dict(findings)
+    for keys in twins.values():
+        together = [one for key in sorted(keys) for one in findings.get(key, [])]
+        merged |= dict.fromkeys(keys, together)
+    return merged
 
 
 def _rows(run: ExperimentRun, findings: Mapping[str, list[Finding]]) -> Iterable[PaperRow]:
