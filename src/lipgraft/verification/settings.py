@@ -74,8 +74,10 @@ class AttackSettings:
     method: str = setting("pgd-targeted", "Attack that runs before any bound.")
     steps: int = setting(50, "Steps of the attack.")
     restarts: int = setting(2, "Random starts of the attack (times the classes, if targeted); 0: no attack.")
-    search_every: int = setting(8, "Rounds of branching between two short attacks from subproblems; 0: none.")
-    search_steps: int = setting(20, "Steps of such a short attack.")
+    search_every: int = setting(
+        8, "Rounds of branching between two searches near the worst points found so far; 0: none."
+    )
+    search_steps: int = setting(20, "Steps of each ascent of such a search.")
     seed: int = setting(0, "Seed of the attack's random starts.")
 
     def __post_init__(self) -> None:

@@ -14,9 +14,10 @@ from lipgraft.bounds.sound import proved
 from lipgraft.bounds.splits import splittable
 from lipgraft.verification.branch_and_bound.branching import Children, Step
 from lipgraft.verification.branch_and_bound.capture import Replayed
-from lipgraft.verification.branch_and_bound.counterexamples import Broken, attacked, confirmed
+from lipgraft.verification.branch_and_bound.counterexamples import Broken, confirmed
 from lipgraft.verification.branch_and_bound.effort import work_left
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
+from lipgraft.verification.branch_and_bound.hunt import Hunt
 from lipgraft.verification.branch_and_bound.images import OpenImages
 from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
 from lipgraft.verification.branch_and_bound.lifting import Lifting
@@ -69,6 +70,7 @@ class BranchAndBound:
         self.hidden = HiddenNeurons(job)
         self.tightened = [0] * len(self.number)
         self.lifting = Lifting(job, len(self.number))
+        self.hunt = Hunt(job, self.images)
         self.first = self.pool.worst_bounds(len(self.number))
         self.taken = torch.zeros_like(self.first)
         self.rounds = 0
@@ -301,10 +303,8 @@ class BranchAndBound:
             sub, good = self._settled(children.sub)
             self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
             self._break(confirmed(self.job, self.images, sub.image, children.point, children.margin, self.stopped))
-        every = self.job.settings.attack.search_every
-        if every and self.rounds % every == 0:
-            for broken in attacked(self.job, self.images, children, self.stopped):
-                self._break(broken)
+        for broken in self.hunt.after(self.rounds, children, self.stopped):
+            self._break(broken)
         with self.job.ledger.charged(shares):
             left = ~good & self.alive[sub.image]
             rows = torch.nonzero(left & ~children.leaf).flatten()
