@@ -138,3 +138,28 @@ def test_points_of_nan_are_not_kept() -> None:
     )
     assert found.margin.tolist() == [[1.0, 2.0]]
     assert not found.point.isnan().any()
+
+
+def test_without_memory_for_ascents_proofs_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crowded(*_: Any, **__: Any) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(wide, "climb", crowded)
+    x, y = images()
+    plain = verify(network(), x, y, EPS, settings=SETTINGS)
+    asked_for = verify(network(), x, y, EPS, settings=SETTINGS.changed(attack={"search_every": 1}))
+    assert [v.status for v in asked_for] == [v.status for v in plain]
+
+
+def test_another_error_in_an_ascent_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Tensor:
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr(wide, "climb", broken)
+    x, y = images()
+    plain = verify(network(), x, y, EPS, settings=SETTINGS)
+    verdicts = verify(network(), x, y, EPS, settings=SETTINGS.changed(attack={"search_every": 1}))
+    failed = [v for v in verdicts if v.status == "error"]
+    assert failed
+    assert all(v.method == "bab" and "a kernel failed" in str(v.reason) for v in failed)
+    assert all(v.status in (before.status, "error") for v, before in zip(verdicts, plain, strict=True))

@@ -16,7 +16,7 @@ from torch import Tensor
 from lipgraft.attacks import wide
 from lipgraft.attacks.methods import target_margin, worst_margin
 from lipgraft.attacks.search import default_batch
-from lipgraft.bounds.memory import affordable, never
+from lipgraft.bounds.memory import affordable, fitting, is_out_of_memory, never, release
 from lipgraft.inputs import seeded
 from lipgraft.verification.branch_and_bound.branching import Children
 from lipgraft.verification.branch_and_bound.counterexamples import Broken, confirmed, worst_rows
@@ -80,19 +80,30 @@ class Hunt:
         return torch.arange(len(turns), device=turns.device).repeat_interleave(turns)
 
     def _ascents(self, image: Tensor, point: Tensor, target: Tensor, stopped: Sequence[bool]) -> Iterator[Broken]:
-        """Ascents from these points, as many at once as the device takes, and what they break. All (R, ...)."""
-        most = affordable(self.job.network, self.job.x.device, 1, default_batch(self.job.x.device))
-        for some in torch.split(torch.arange(len(image), device=image.device), most):
+        """Ascents from these points, as many at once as the device takes, and what they break. All (R, ...).
+
+        Out of memory, the rest is left out: proofs need it more.
+        """
+        job, device = self.job, image.device
+        most = affordable(job.network, device, 1, default_batch(device))
+        most = fitting(self.images.layout.floats, device, point.dtype, most)
+        for some in torch.split(torch.arange(len(image), device=device), most):
             places = [place for place in torch.unique(image[some]).tolist() if not stopped[place]]
             number = [int(self.images.number[place]) for place in places]
-            late = self.job.limit(number)
+            late = job.limit(number)
             if not places or late():
                 return
-            with self.job.ledger.share(number):
+            with job.ledger.share(number):
                 # On a GPU a look at the clock in every step would make it wait.
-                inside = late if image.device.type == "cpu" else never
-                found = self._climb(image[some], point[some], target[some], inside)
-                broken = confirmed(self.job, self.images, image[some], *found, stopped)
+                inside = late if device.type == "cpu" else never
+                try:
+                    found = self._climb(image[some], point[some], target[some], inside)
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    release()
+                    return
+                broken = confirmed(job, self.images, image[some], *found, stopped)
                 self._keep(image[some], found[0], target[some], found[1])
             yield broken
 
