@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +72,23 @@ def test_where_there_is_none_the_verdict_is_the_same_with_and_without() -> None:
     assert {v.status for v in verdicts[0]} == {"verified", "falsified"}
 
 
+def test_every_ascent_begins_in_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, seen = wide.climb, [0]
+
+    def watching(net: Any, start: Tensor, lower: Tensor, upper: Tensor, *rest: Any, **more: Any) -> Tensor:
+        seen[0] += len(start)
+        assert (start >= lower).all()
+        assert (start <= upper).all()
+        return before(net, start, lower, upper, *rest, **more)
+
+    monkeypatch.setattr(wide, "climb", watching)
+    x, y = images()
+    settings = SETTINGS.changed(attack={"search_every": 3, "search_steps": 1}, branch={"batch": 2})
+    verdicts = verify(network(), x, y, EPS, settings=settings)
+    assert seen[0] > 0
+    assert {v.status for v in verdicts} == {"verified", "falsified"}
+
+
 def test_no_search_is_made_when_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any, **__: Any) -> Tensor:
         raise AssertionError("an ascent")
@@ -126,6 +144,16 @@ def bare(count: int, kept: int) -> Hunt:
     found.point, found.margin = torch.zeros(count, kept, 1), torch.full((count, kept), torch.inf)
     found.target = torch.zeros(count, kept, dtype=torch.int64)
     return found
+
+
+def test_images_that_have_ended_or_of_which_no_point_is_known_take_no_turns() -> None:
+    found = bare(4, kept=2)
+    found.job = SimpleNamespace(settings=VerifySettings().changed(attack={"search_steps": 4}))  # type: ignore[assignment]
+    found.waiting = torch.tensor([12, 1000, 1000, 1000])
+    found.margin[0, 0] = found.margin[1, 0] = found.margin[3, 0] = 0.5
+    ended = [False, False, False, True]
+    assert found._turns(ended).tolist() == [0] * 2 + [1] * hunt.MOST
+    assert found.waiting.tolist() == [2, 1000 - 5 * hunt.MOST, 1000, 1000]
 
 
 def test_points_of_nan_are_not_kept() -> None:

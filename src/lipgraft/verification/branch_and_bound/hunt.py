@@ -8,7 +8,8 @@ and climb by gradients that see past the kinks of neurons (`attacks.wide`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ from lipgraft.verification.branch_and_bound.counterexamples import Broken, confi
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import counted
 from lipgraft.verification.job import Job
+
+Starts = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Some of the rows, (S,) -> where their ascents begin, (S, *input shape), and the classes that they lead to, (S,)."""
 
 KEPT, BYTES = 32, 2**28
 """Points kept of each image, fewer where they would take more memory than this."""
@@ -63,11 +67,11 @@ class Hunt:
             return
         rows = worst_rows(image, children.margin, len(self.images))
         rows = rows[~self._ended(stopped)[image[rows]]]
-        newest = image[rows], children.point[rows], children.sub.target[rows]
-        self._keep(*newest, children.margin[rows])
-        yield from self._ascents(*newest, stopped)
+        places, point, target = image[rows], children.point[rows], children.sub.target[rows]
+        self._keep(places, point, target, children.margin[rows])
+        yield from self._ascents(places, lambda some: (point[some], target[some]), stopped)
         while len(again := self._turns(stopped)):
-            yield from self._ascents(again, *self._near(again), stopped)
+            yield from self._ascents(again, partial(self._near, again), stopped)
 
     def _ended(self, stopped: Sequence[bool]) -> Tensor:
         return torch.tensor(stopped, device=self.waiting.device)
@@ -75,18 +79,19 @@ class Hunt:
     def _turns(self, stopped: Sequence[bool]) -> Tensor:
         """The next generation: each open image as often as it may climb, at most `MOST` times. (R,)."""
         steps = self.job.settings.attack.search_steps + 1
-        turns = torch.where(self._ended(stopped), 0, self.waiting // steps).clamp(max=MOST)
+        none = self._ended(stopped) | self.margin[:, 0].isinf()  # or not in any round so far that was followed by this
+        turns = torch.where(none, 0, self.waiting // steps).clamp(max=MOST)
         self.waiting -= turns * steps
         return torch.arange(len(turns), device=turns.device).repeat_interleave(turns)
 
-    def _ascents(self, image: Tensor, point: Tensor, target: Tensor, stopped: Sequence[bool]) -> Iterator[Broken]:
-        """Ascents from these points, as many at once as the device takes, and what they break. All (R, ...).
+    def _ascents(self, image: Tensor, starts: Starts, stopped: Sequence[bool]) -> Iterator[Broken]:
+        """Ascents of these images, (R,), as many at once as the device takes, and what they break.
 
         Out of memory, the rest is left out: proofs need it more.
         """
         job, device = self.job, image.device
         most = affordable(job.network, device, 1, default_batch(device))
-        most = fitting(self.images.layout.floats, device, point.dtype, most)
+        most = fitting(self.images.layout.floats, device, self.point.dtype, most)
         for some in torch.split(torch.arange(len(image), device=device), most):
             places = [place for place in torch.unique(image[some]).tolist() if not stopped[place]]
             number = [int(self.images.number[place]) for place in places]
@@ -97,18 +102,20 @@ class Hunt:
                 # On a GPU a look at the clock in every step would make it wait.
                 inside = late if device.type == "cpu" else never
                 try:
-                    found = self._climb(image[some], point[some], target[some], inside)
+                    point, target = starts(some)
+                    found = self._climb(image[some], point, target, inside)
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise
                     release()
                     return
                 broken = confirmed(job, self.images, image[some], *found, stopped)
-                self._keep(image[some], found[0], target[some], found[1])
+                self._keep(image[some], found[0], target, found[1])
             yield broken
 
-    def _near(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Points near known ones, the worst most often, and their targets. image: (R,)."""
+    def _near(self, images: Tensor, some: Tensor) -> tuple[Tensor, Tensor]:
+        """Points near known ones, the worst most often, and their targets. images: (R,); some: which rows of them."""
+        image = images[some]
         known = self.margin[image].isfinite().sum(1)
         chosen = (self._draw(image) ** 1.5 * known).long()
         other = (self._draw(image) * known).long()
