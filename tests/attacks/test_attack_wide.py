@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attacks import wide
+from lipgraft.attacks import attack, wide
 from lipgraft.attacks.ascent import input_gradient
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models import ACTIVATIONS
@@ -32,7 +34,7 @@ def test_the_values_are_the_networks_own_whatever_the_width(activation: str, wid
         nn.Linear(3, 7), ACTIVATIONS[activation](), nn.Linear(7, 5), ACTIVATIONS[activation](), nn.Linear(5, 4)
     )
     x = torch.randn(6, 3)
-    assert torch.equal(wide.logits(net, x, torch.full((6,), width)), evaluate(net, x)[net.output])
+    torch.testing.assert_close(wide.logits(net, x, torch.full((6,), width)), evaluate(net, x)[net.output])
 
 
 def test_a_slope_is_the_mean_over_the_neighbourhood() -> None:
@@ -68,10 +70,10 @@ def dead() -> Network:
     return network(first, nn.ReLU())
 
 
-def climb(net: Network, start: Tensor, steps: int = 20, width: float = 3.0, **more: object) -> Tensor:
-    lower, upper = -torch.ones_like(start), torch.ones_like(start)
-    sizes = {"first": torch.full((len(start),), 0.5), "width": torch.full((len(start),), width)}
-    return wide.climb(net, start, lower, upper, total, steps=steps, **sizes, **more)  # type: ignore[arg-type]
+def climb(net: Network, start: Tensor, width: float = 3.0, late: wide.Late = lambda: False) -> Tensor:
+    ones = torch.ones_like(start)
+    first, widths = torch.full((len(start),), 0.5), torch.full((len(start),), width)
+    return wide.Wide(net, start, -ones, ones, ones, first=first, width=widths, steps=20).to_the_end(total, late)
 
 
 def test_a_climb_leaves_a_place_where_the_gradient_is_zero() -> None:
@@ -98,3 +100,27 @@ def test_a_climb_that_is_late_stays_where_it_is_and_nan_moves_nothing() -> None:
     first = nn.Linear(3, 1)
     first.weight.data.fill_(torch.nan)
     assert torch.equal(climb(network(first, nn.ReLU()), start), start)
+
+
+def test_restarts_have_widths_of_their_own_from_end_to_end() -> None:
+    widths = wide.widths(torch.arange(40), torch.zeros(1, dtype=torch.float64))
+    assert widths[0] > 1
+    low, high = wide.WIDTHS
+    assert low <= widths.amin() < 1.2 * low
+    assert high >= widths.amax() > high / 1.2
+    places = widths.log().sort().values
+    assert (places.diff() > 0).all()
+    assert places.diff().amax() < 3 * math.log(high / low) / 40  # no gap between them
+
+
+def test_the_attack_by_name_breaks_what_hides_its_gradients() -> None:
+    """f_0 - f_1 = 1 - 10 relu(x_1 + x_2 + x_3 - 2), around 0.2, where the others see no gradient at all."""
+    model = nn.Sequential(nn.Linear(3, 1), nn.ReLU(), nn.Linear(1, 2))
+    model[0].weight.data, model[0].bias.data = torch.ones(1, 3), torch.tensor([-2.0])
+    model[2].weight.data, model[2].bias.data = torch.tensor([[0.0], [10.0]]), torch.tensor([1.0, 0.0])
+    x, y = torch.full((4, 3), 0.2), torch.zeros(4, dtype=torch.int64)
+    for name in ("pgd", "pgd-targeted", "apgd-targeted"):
+        assert (model(attack(model, x, y, 0.6, name, steps=20, restarts=10)).argmax(1) == y).all()
+    broken = attack(model, x, y, 0.6, "pgd-wide", steps=20, restarts=10)
+    assert (model(broken).argmax(1) != y).all()
+    assert ((broken - x).abs() <= 0.6 + 1e-6).all()

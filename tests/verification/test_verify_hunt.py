@@ -73,15 +73,15 @@ def test_where_there_is_none_the_verdict_is_the_same_with_and_without() -> None:
 
 
 def test_every_ascent_begins_in_its_box(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, seen = wide.climb, [0]
+    before, seen = wide.Wide.to_the_end, [0]
 
-    def watching(net: Any, start: Tensor, lower: Tensor, upper: Tensor, *rest: Any, **more: Any) -> Tensor:
-        seen[0] += len(start)
-        assert (start >= lower).all()
-        assert (start <= upper).all()
-        return before(net, start, lower, upper, *rest, **more)
+    def watching(ascents: wide.Wide, *rest: Any) -> Tensor:
+        seen[0] += len(ascents.x)
+        assert (ascents.x >= ascents.lower).all()
+        assert (ascents.x <= ascents.upper).all()
+        return before(ascents, *rest)
 
-    monkeypatch.setattr(wide, "climb", watching)
+    monkeypatch.setattr(wide.Wide, "to_the_end", watching)
     x, y = images()
     settings = SETTINGS.changed(attack={"search_every": 3, "search_steps": 1}, branch={"batch": 2})
     verdicts = verify(network(), x, y, EPS, settings=settings)
@@ -93,25 +93,26 @@ def test_no_search_is_made_when_none_is_asked_for(monkeypatch: pytest.MonkeyPatc
     def never(*_: Any, **__: Any) -> Tensor:
         raise AssertionError("an ascent")
 
-    monkeypatch.setattr(wide, "climb", never)
+    monkeypatch.setattr(wide.Wide, "to_the_end", never)
     x, y = images()
     assert {v.status for v in verify(network(), x, y, EPS, settings=SETTINGS)} == {"verified", "falsified"}
 
 
 def test_an_image_takes_no_more_steps_than_its_subproblems_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = [0, 0]  # steps, ascents from the newest point of a round, which are free
-    before = wide.climb
+    taken = [0]
+    before = wide.Wide.to_the_end
 
-    def counting(network: Any, start: Tensor, *rest: Any, steps: int, **more: Any) -> Tensor:
-        taken[0] += len(start) * (steps + 1)
-        return before(network, start, *rest, steps=steps, **more)
+    def counting(ascents: wide.Wide, *rest: Any) -> Tensor:
+        taken[0] += len(ascents.x) * (ascents.steps + 1)
+        return before(ascents, *rest)
 
-    monkeypatch.setattr(wide, "climb", counting)
+    monkeypatch.setattr(wide.Wide, "to_the_end", counting)
     model, x, y = masked(), torch.zeros(1, INPUTS), torch.zeros(1, dtype=torch.int64)
     model[2].weight.data[1] *= 0.04
     (verdict,) = verify(model, x, y, 1.0, low=None, high=None, settings=asked(4, search_steps=5))
     rounds = 1 + verdict.subproblems // 16
     assert taken[0] > 0
+    # The ascent from the newest point of a round comes on top.
     assert taken[0] <= hunt.STEPS_PER_SUBPROBLEM * verdict.subproblems + 6 * rounds
 
 
@@ -172,7 +173,7 @@ def test_without_memory_for_ascents_proofs_go_on(monkeypatch: pytest.MonkeyPatch
     def crowded(*_: Any, **__: Any) -> Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(wide, "climb", crowded)
+    monkeypatch.setattr(wide.Wide, "to_the_end", crowded)
     x, y = images()
     plain = verify(network(), x, y, EPS, settings=SETTINGS)
     asked_for = verify(network(), x, y, EPS, settings=SETTINGS.changed(attack={"search_every": 1}))
@@ -183,7 +184,7 @@ def test_another_error_in_an_ascent_proves_nothing(monkeypatch: pytest.MonkeyPat
     def broken(*_: Any, **__: Any) -> Tensor:
         raise RuntimeError("a kernel failed")
 
-    monkeypatch.setattr(wide, "climb", broken)
+    monkeypatch.setattr(wide.Wide, "to_the_end", broken)
     x, y = images()
     plain = verify(network(), x, y, EPS, settings=SETTINGS)
     verdicts = verify(network(), x, y, EPS, settings=SETTINGS.changed(attack={"search_every": 1}))

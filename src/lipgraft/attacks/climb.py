@@ -11,6 +11,8 @@ from torch import Tensor
 
 from lipgraft.attacks.ascent import Loss, Model, ascend, input_gradient, project
 from lipgraft.attacks.methods import Method
+from lipgraft.attacks.wide import Wide, widths
+from lipgraft.network.graph import Network
 
 Visit = Callable[[Tensor, Tensor], None]
 """Called with each point that a gradient was taken at, and its logits."""
@@ -31,8 +33,26 @@ class Climb(Protocol):
         """Go on with these rows only."""
 
 
-def begin(method: Method, start: Tensor, lower: Tensor, upper: Tensor, eps: Tensor, steps: Sequence[float]) -> Climb:
-    """The method's ascent from a start in the box. start, lower, upper: (R, *shape); eps: (R, 1, ...)."""
+def begin(
+    method: Method,
+    start: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    eps: Tensor,
+    steps: Sequence[float],
+    network: Network | None = None,
+    restart: Tensor | None = None,
+) -> Climb:
+    """The method's ascent from a start in the box. start, lower, upper: (R, *shape); eps: (R, 1, ...).
+
+    network: the model as a graph, restart: (R,), the number of each row's restart; for methods that look past kinks.
+    """
+    if method.wide:
+        assert network is not None
+        assert restart is not None
+        first = start.new_full((len(start),), steps[0])
+        width = widths(restart, start)
+        return Wide(network, start, lower, upper, eps, first=first, width=width, steps=len(steps))
     if method.adaptive:
         return Adaptive(start, lower, upper, eps, steps)
     return Scheduled(start, lower, upper, eps, steps, method.momentum)

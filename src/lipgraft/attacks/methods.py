@@ -74,6 +74,7 @@ class Method:
 
     momentum: of the direction whose sign is followed. fixed_steps: the method's own number of steps, if it has one.
     adaptive: only the first step size counts, and each row halves its own when it gets no further (`Adaptive`).
+    wide: only the first step size counts, and gradients look past the kinks of activations (`attacks.wide`).
     """
 
     steps: Steps
@@ -82,6 +83,7 @@ class Method:
     momentum: float = 0.0
     fixed_steps: int | None = None
     adaptive: bool = False
+    wide: bool = False
 
 
 ATTACKS: dict[str, Method] = {}
@@ -95,6 +97,7 @@ def register(
     fixed_steps: int | None = None,
     objective: Objective | None = None,
     adaptive: bool = False,
+    wide: bool = False,
 ) -> Callable[[Steps], Steps]:
     """Put a rule of step sizes into `ATTACKS` as an attack of this name.
 
@@ -103,7 +106,7 @@ def register(
     usual: Objective = target_margin if targeted else (lambda logits, y, target: cross_entropy(logits, y))
 
     def add(steps: Steps) -> Steps:
-        ATTACKS[name] = Method(steps, objective or usual, targeted, momentum, fixed_steps, adaptive)
+        ATTACKS[name] = Method(steps, objective or usual, targeted, momentum, fixed_steps, adaptive, wide)
         return steps
 
     return add
@@ -140,3 +143,9 @@ def targeted_steps(steps: int, size: float | None = None) -> list[float]:
     """Steps of (eps / 4) 0.99^t / (1 - 0.9^(t+1)): long first steps that shrink, along the sign of a running mean."""
     first = 0.25 if size is None else size
     return [first * 0.99**t / (1 - 0.9 ** (t + 1)) for t in range(steps)]
+
+
+@register("pgd-wide", targeted=True, wide=True)
+def wide_steps(steps: int, size: float | None = None) -> list[float]:
+    """Steps that shrink from eps by a constant factor, along mean slopes: for models that hide their gradients."""
+    return [1.0 if size is None else size] * steps

@@ -15,7 +15,7 @@ from lipgraft.attacks.methods import Method, method_named, misclassified, worst_
 from lipgraft.box import Box
 from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.inputs import check_classes, labels, pixels, radii, seeded
-from lipgraft.network import call, evaluated, like, ordinary_tensors, subject
+from lipgraft.network import Network, call, evaluated, like, ordinary_tensors, subject, trace
 
 CHECK_EVERY = 10
 """Steps between two looks at which images are broken: a look waits for the device."""
@@ -121,6 +121,7 @@ def search(
         with evaluated(model, freeze=True):
             run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator, charge)
             run.start_at(x)
+            run.network = trace(model, tuple(x.shape[1:])).to(device=x.device) if chosen.wide else None
             run.ascents(restarts, chosen.steps(chosen.fixed_steps or steps, step_size), radius.to(x.dtype))
     return Search(run.x, run.broken, run.margin, not run.late)
 
@@ -155,6 +156,7 @@ class _Run:
     ) -> None:
         self.model, self.box, self.y, self.method, self.batch, self.generator = model, box, y, method, batch, generator
         self.charge, self.late, self.look = charge, False, CHECK_EVERY if charge is None else 1
+        self.network: Network | None = None
 
     def start_at(self, x: Tensor) -> None:
         """Take the clean images as the first candidates: a misclassified one is broken already."""
@@ -197,7 +199,9 @@ class _Run:
         y = self.y[rows]
         target = start % (self.classes - 1)
         target = target + (target >= y)  # counts through the wrong classes
-        climb, loss = begin(self.method, x, lower, upper, eps, steps), self._loss(y, target)
+        restart = start // (self.classes - 1 if self.method.targeted else 1)
+        climb = begin(self.method, x, lower, upper, eps, steps, self.network, restart)
+        loss = self._loss(y, target)
         while climb.left:
             best = _Best(climb.x, y)
             began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Gradients that look past kinks: through each activation by its mean slope over a neighbourhood.
+"""Ascents by gradients that look past kinks: through each activation by its mean slope over a neighbourhood.
 
 Where many neurons are off, the gradient does not know of them, and ascents from all starts end in the same few places.
 The mean slope of a ReLU that is off, but not far from its kink, is not zero.
@@ -12,17 +12,23 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lipgraft.attacks.ascent import Loss, input_gradient, project
+from lipgraft.attacks.ascent import Loss, Model, input_gradient, project
 from lipgraft.network.graph import Activation, Network, Node
 
+Visit = Callable[[Tensor, Tensor], None]
 Late = Callable[[], bool]
 
 WIDEST = 0.7
 """The share of the steps over which the neighbourhood shrinks to nothing; the rest follow the gradient itself."""
 LAST = 0.004
-"""Size of the last step, as a share of the box's half width; the steps before are larger by a constant factor."""
+"""Size of the last step, as a share of eps; the steps before are larger by a constant factor."""
 NARROW = 1e-3
 """What is left of the neighbourhood at the end, so that nothing is divided by zero."""
+WIDTHS = 0.03, 3.0
+"""Half of the neighbourhood in the beginning, as a share of a layer's mean |z|: from a little to all of it."""
+
+FIRST_PLACE, GOLDEN = 0.8, 0.618034
+"""Between both ends of WIDTHS, on a scale of orders of magnitude: where the first restart is, and how far the next."""
 
 
 def logits(network: Network, x: Tensor, width: Tensor) -> Tensor:
@@ -45,50 +51,86 @@ def logits(network: Network, x: Tensor, width: Tensor) -> Tensor:
 def _by_mean_slope(node: Node, z: Tensor, width: Tensor) -> Tensor:
     """act(z), whose derivative is (act(z + w) - act(z - w)) / 2w."""
     held = z.detach()
-    w = width.reshape(-1, *[1] * (z.ndim - 1)) * held.abs().mean() + torch.finfo(z.dtype).tiny ** 0.5
+    w = _rows(width, z) * held.abs().mean() + torch.finfo(z.dtype).tiny ** 0.5
     slope = (node.forward(held + w) - node.forward(held - w)) / (2 * w)
     value: Tensor = node.forward(held) + slope * (z - held)
     return value
 
 
-def climb(
-    network: Network,
-    start: Tensor,
-    lower: Tensor,
-    upper: Tensor,
-    loss: Loss,
-    *,
-    first: Tensor,
-    width: Tensor,
-    steps: int,
-    late: Late = lambda: False,
-) -> Tensor:
-    """The best points of ascents by shrinking sign steps, (R, *shape).
+class Wide:
+    """Shrinking sign steps along mean slopes. Once the neighbourhood has shrunk, each row goes on from the best point
+    it has seen.
 
-    start: (R, *shape), inside [lower, upper]. first: (R,), the first step as a share of the box's half width; width:
-    (R,), of the neighbourhood in the beginning. Once it has shrunk, each row goes on from the best point it has seen.
-    late: asked before each step; once it holds, no more are taken.
+    x: where each row is, (R, *shape), inside [lower, upper]; best_x: its best point. eps: (R, 1, ...). first: (R,), the
+    first step as a share of eps; width: (R,), of the neighbourhood in the beginning.
     """
-    half = (upper - lower) / 2
-    turn = int(WIDEST * steps)
-    x, best, most = start, start, start.new_full((len(start),), -torch.inf)
-    for step in range(steps + 1):
-        if late():
-            break
-        if step == turn:
-            x = best
-        left = max(0.0, 1 - step / max(turn, 1))
-        now = width * left + NARROW
-        gradient, seen = input_gradient(partial(logits, network, width=now), x, loss)
-        value = loss(seen)
-        better = value > most  # False for NaN
-        most = torch.where(better, value, most)
-        best = torch.where(_wide(better, x), x, best)
-        size = _wide(first * (LAST / first) ** (step / steps), x) * half
-        x = project(x + size * torch.nan_to_num(gradient.sign(), nan=0.0), lower, upper)
-    return best
+
+    def __init__(
+        self,
+        network: Network,
+        start: Tensor,
+        lower: Tensor,
+        upper: Tensor,
+        eps: Tensor,
+        *,
+        first: Tensor,
+        width: Tensor,
+        steps: int,
+    ) -> None:
+        self.network, self.lower, self.upper, self.eps = network, lower, upper, eps
+        self.first, self.width, self.steps, self.done = first, width, steps, 0
+        self.x = self.best_x = start
+        self.best = start.new_full((len(start),), -torch.inf)
+        self.turn = int(WIDEST * steps)
+
+    @property
+    def left(self) -> int:
+        return self.steps - self.done
+
+    def take(self, count: int, model: Model, loss: Loss, visit: Visit) -> int:
+        """The next steps, at most `count`; how many they were. model: what visit is told the logits of."""
+        taken = min(count, self.left)
+        for _ in range(taken):
+            if self.done == self.turn:
+                self.x = self.best_x
+            gradient = self._gradient(loss)
+            with torch.no_grad():
+                visit(self.x, model(self.x.clone()))
+            size = _rows(self.first * (LAST / self.first) ** (self.done / self.steps), self.x) * self.eps
+            sign = torch.nan_to_num(gradient.sign(), nan=0.0)  # a step along NaN would destroy the point
+            self.x = project(self.x + size * sign, self.lower, self.upper)
+            self.done += 1
+        return taken
+
+    def keep(self, rows: Tensor) -> None:
+        for name in ("x", "best_x", "best", "lower", "upper", "eps", "first", "width"):
+            setattr(self, name, getattr(self, name)[rows])
+
+    def _gradient(self, loss: Loss) -> Tensor:
+        """By mean slopes, at the points where the rows are, which are remembered where they are the best."""
+        width = self.width * max(0.0, 1 - self.done / max(self.turn, 1)) + NARROW
+        gradient, seen = input_gradient(partial(logits, self.network, width=width), self.x, loss)
+        value = loss(seen).to(self.best.dtype)
+        better = value > self.best  # False for NaN
+        self.best = torch.where(better, value, self.best)
+        self.best_x = torch.where(_rows(better, self.x), self.x, self.best_x)
+        return gradient
+
+    def to_the_end(self, loss: Loss, late: Late = lambda: False) -> Tensor:
+        """The best points of all steps, (R, *shape). late: asked before each; once it holds, no more are taken."""
+        while self.left and not late():
+            self.take(1, lambda x: x, loss, lambda x, seen: None)
+        if not late():
+            self._gradient(loss)  # remembers the last point
+        return self.best_x
 
 
-def _wide(rows: Tensor, like: Tensor) -> Tensor:
+def widths(restart: Tensor, like: Tensor) -> Tensor:
+    """The neighbourhood of each restart, by its number, (R,): wide and narrow ones in turn, no two alike."""
+    place = (FIRST_PLACE + GOLDEN * restart.to(like.dtype)) % 1
+    return WIDTHS[0] * (WIDTHS[1] / WIDTHS[0]) ** place
+
+
+def _rows(values: Tensor, like: Tensor) -> Tensor:
     """(R,) as (R, 1, ...), to go with points."""
-    return rows.reshape(-1, *[1] * (like.ndim - 1))
+    return values.reshape(-1, *[1] * (like.ndim - 1))

@@ -6,7 +6,7 @@ tests/cli/test_startup.py holds the two against each other.
 
 from __future__ import annotations
 
-ATTACKS = ("apgd-ce", "apgd-dlr", "apgd-targeted", "fgsm", "pgd", "pgd-targeted")
+ATTACKS = ("apgd-ce", "apgd-dlr", "apgd-targeted", "fgsm", "pgd", "pgd-targeted", "pgd-wide")
 CRITERIA = (
     "average-sensitivity",
     "gain-aware",

@@ -38,8 +38,6 @@ APART = 1e-4
 """Points whose margins are closer than this count as one."""
 FIRST_STEPS = 0.07, 2.0
 """The first step of an ascent, as a share of the box's half width, lies between these."""
-WIDTHS = 0.03, 3.0
-"""Half of the neighbourhood of an ascent's first gradient, as a share of a layer's mean |z|, lies between these."""
 SHARES = 0.005, 0.5
 """The share of inputs that is moved to an end of the box lies between these."""
 
@@ -132,17 +130,17 @@ class Hunt:
     def _climb(self, image: Tensor, start: Tensor, target: Tensor, late: wide.Late) -> tuple[Tensor, Tensor]:
         """Ascents from these points, (R, *shape): where they end, and the margins there by the model itself."""
         low, high, y = self.images.inner[0][image], self.images.inner[1][image], self.images.y[image]
-        point = wide.climb(
+        ascents = wide.Wide(
             self.job.network,
             start,
             low,
             high,
-            lambda logits: target_margin(logits, y, target),
+            (high - low) / 2,
             first=self._between(image, *FIRST_STEPS),
-            width=self._between(image, *WIDTHS),
+            width=self._between(image, *wide.WIDTHS),
             steps=self.job.settings.attack.search_steps,
-            late=late,
         )
+        point = ascents.to_the_end(lambda logits: target_margin(logits, y, target), late)
         return point, -torch.nan_to_num(worst_margin(self.job.logits(point), y), nan=-torch.inf)
 
     def _keep(self, image: Tensor, point: Tensor, target: Tensor, margin: Tensor) -> None:
