@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lipgraft.attacks import attack, wide
 from lipgraft.attacks.ascent import input_gradient
+from lipgraft.bounds.memory import Late, never
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models import ACTIVATIONS
 from lipgraft.network import Network, evaluate, trace
@@ -70,7 +71,7 @@ def dead() -> Network:
     return network(first, nn.ReLU())
 
 
-def climb(net: Network, start: Tensor, width: float = 3.0, late: wide.Late = lambda: False) -> Tensor:
+def climb(net: Network, start: Tensor, width: float = 3.0, late: Late = never) -> Tensor:
     ones = torch.ones_like(start)
     first, widths = torch.full((len(start),), 0.5), torch.full((len(start),), width)
     return wide.Wide(net, start, -ones, ones, ones, first=first, width=widths, steps=20).to_the_end(total, late)

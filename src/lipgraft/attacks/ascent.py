@@ -17,6 +17,9 @@ Loss = Callable[[Tensor], Tensor]
 
 Model = Callable[[Tensor], Tensor]
 
+Visit = Callable[[Tensor, Tensor], None]
+"""Called with each point that a gradient was taken at, and its logits."""
+
 
 def project(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """The nearest point of the box. All (B, *shape)."""
@@ -55,7 +58,7 @@ def ascend(
     steps: Sequence[float],
     momentum: float = 0.0,
     direction: Tensor | None = None,
-    visit: Callable[[Tensor, Tensor], None] | None = None,
+    visit: Visit | None = None,
     late: Callable[[], bool] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """x <- project(x + step * eps * sign(m)), m <- momentum * m + gradient, once per step: the last x and m.

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from lipgraft.attacks.ascent import Loss, Model, ascend, input_gradient, project
+from lipgraft.attacks.ascent import Loss, Model, Visit, ascend, input_gradient, project
 from lipgraft.attacks.methods import Method
 from lipgraft.attacks.wide import Wide, widths
 from lipgraft.network.graph import Network
-
-Visit = Callable[[Tensor, Tensor], None]
-"""Called with each point that a gradient was taken at, and its logits."""
 
 
 class Climb(Protocol):

@@ -121,7 +121,7 @@ def search(
         with evaluated(model, freeze=True):
             run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator, charge)
             run.start_at(x)
-            run.network = trace(model, tuple(x.shape[1:])).to(device=x.device) if chosen.wide else None
+            run.network = trace(model, tuple(x.shape[1:]), products=True).to(device=x.device) if chosen.wide else None
             run.ascents(restarts, chosen.steps(chosen.fixed_steps or steps, step_size), radius.to(x.dtype))
     return Search(run.x, run.broken, run.margin, not run.late)
 

@@ -6,17 +6,14 @@ The mean slope of a ReLU that is off, but not far from its kink, is not zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from lipgraft.attacks.ascent import Loss, Model, input_gradient, project
+from lipgraft.attacks.ascent import Loss, Model, Visit, input_gradient, project
+from lipgraft.bounds.memory import Late, never
 from lipgraft.network.graph import Activation, Network, Node
-
-Visit = Callable[[Tensor, Tensor], None]
-Late = Callable[[], bool]
 
 WIDEST = 0.7
 """The share of the steps over which the neighbourhood shrinks to nothing; the rest follow the gradient itself."""
@@ -91,16 +88,19 @@ class Wide:
         """The next steps, at most `count`; how many they were. model: what visit is told the logits of."""
         taken = min(count, self.left)
         for _ in range(taken):
-            if self.done == self.turn:
-                self.x = self.best_x
             gradient = self._gradient(loss)
             with torch.no_grad():
                 visit(self.x, model(self.x.clone()))
-            size = _rows(self.first * (LAST / self.first) ** (self.done / self.steps), self.x) * self.eps
-            sign = torch.nan_to_num(gradient.sign(), nan=0.0)  # a step along NaN would destroy the point
-            self.x = project(self.x + size * sign, self.lower, self.upper)
-            self.done += 1
+            self._step(gradient)
         return taken
+
+    def to_the_end(self, loss: Loss, late: Late = never) -> Tensor:
+        """The best points of all steps, (R, *shape). late: asked before each; once it holds, no more are taken."""
+        while self.left and not late():
+            self._step(self._gradient(loss))
+        if not late():
+            self._gradient(loss)  # remembers the last point
+        return self.best_x
 
     def keep(self, rows: Tensor) -> None:
         for name in ("x", "best_x", "best", "lower", "upper", "eps", "first", "width"):
@@ -108,6 +108,8 @@ class Wide:
 
     def _gradient(self, loss: Loss) -> Tensor:
         """By mean slopes, at the points where the rows are, which are remembered where they are the best."""
+        if self.done == self.turn:
+            self.x = self.best_x
         width = self.width * max(0.0, 1 - self.done / max(self.turn, 1)) + NARROW
         gradient, seen = input_gradient(partial(logits, self.network, width=width), self.x, loss)
         value = loss(seen).to(self.best.dtype)
@@ -116,13 +118,11 @@ class Wide:
         self.best_x = torch.where(_rows(better, self.x), self.x, self.best_x)
         return gradient
 
-    def to_the_end(self, loss: Loss, late: Late = lambda: False) -> Tensor:
-        """The best points of all steps, (R, *shape). late: asked before each; once it holds, no more are taken."""
-        while self.left and not late():
-            self.take(1, lambda x: x, loss, lambda x, seen: None)
-        if not late():
-            self._gradient(loss)  # remembers the last point
-        return self.best_x
+    def _step(self, gradient: Tensor) -> None:
+        size = _rows(self.first * (LAST / self.first) ** (self.done / self.steps), self.x) * self.eps
+        sign = torch.nan_to_num(gradient.sign(), nan=0.0)  # a step along NaN would destroy the point
+        self.x = project(self.x + size * sign, self.lower, self.upper)
+        self.done += 1
 
 
 def widths(restart: Tensor, like: Tensor) -> Tensor:

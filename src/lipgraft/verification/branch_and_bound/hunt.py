@@ -17,7 +17,7 @@ from torch import Tensor
 from lipgraft.attacks import wide
 from lipgraft.attacks.methods import target_margin, worst_margin
 from lipgraft.attacks.search import default_batch
-from lipgraft.bounds.memory import affordable, fitting, is_out_of_memory, never, release
+from lipgraft.bounds.memory import Late, affordable, fitting, is_out_of_memory, never, release
 from lipgraft.inputs import seeded
 from lipgraft.verification.branch_and_bound.branching import Children
 from lipgraft.verification.branch_and_bound.counterexamples import Broken, confirmed, worst_rows
@@ -77,7 +77,7 @@ class Hunt:
     def _turns(self, stopped: Sequence[bool]) -> Tensor:
         """The next generation: each open image as often as it may climb, at most `MOST` times. (R,)."""
         steps = self.job.settings.attack.search_steps + 1
-        none = self._ended(stopped) | self.margin[:, 0].isinf()  # or not in any round so far that was followed by this
+        none = self._ended(stopped) | self.margin[:, 0].isinf()  # nothing to start near
         turns = torch.where(none, 0, self.waiting // steps).clamp(max=MOST)
         self.waiting -= turns * steps
         return torch.arange(len(turns), device=turns.device).repeat_interleave(turns)
@@ -127,7 +127,7 @@ class Hunt:
         """A corner of each box."""
         return torch.where(self._draw(low) < 0.5, low, high)
 
-    def _climb(self, image: Tensor, start: Tensor, target: Tensor, late: wide.Late) -> tuple[Tensor, Tensor]:
+    def _climb(self, image: Tensor, start: Tensor, target: Tensor, late: Late) -> tuple[Tensor, Tensor]:
         """Ascents from these points, (R, *shape): where they end, and the margins there by the model itself."""
         low, high, y = self.images.inner[0][image], self.images.inner[1][image], self.images.y[image]
         ascents = wide.Wide(
