@@ -25,14 +25,25 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def put(
-    folder: Path, name: str, va: float, *, seed: int = 0, paper: str = OURS, protocol: Any = None, **top: Any
+    folder: Path,
+    name: str,
+    va: float,
+    *,
+    seed: int = 0,
+    paper: str = OURS,
+    protocol: Any = None,
+    left: int = 100,
+    grafted: int = 500,
+    **top: Any,
 ) -> Path:
-    """A file of results with one row."""
+    """A file of results with one row. left: images neither proved nor refuted; grafted: neurons."""
     model = {
         "name": "ours",
         "sa": 0.75,
         "ra": 0.575,
         "va": va,
+        "verdicts": {"unknown": left},
+        "grafted": grafted,
         "seconds": {"pretrain": 90.0, "finetune": 150.0},
         "made": [{"commit": "0123456789", "device": "a GPU"}],
         "paper": paper,
@@ -96,6 +107,25 @@ def test_the_training_nearest_to_the_experiment_counts_whatever_it_proves(tmp_pa
     assert "/ 51.0 |" in overview_page(overview(tmp_path))
     put(tmp_path, "fewer-changes", 0.50, changes={"attack.restarts": 1})
     assert row(tmp_path).ours("va") == pytest.approx((50.0, 50.0, 50.0))
+
+
+def test_of_one_training_the_certification_that_leaves_fewest_images_open_counts(tmp_path: Path) -> None:
+    put(tmp_path, "long", 0.50, left=40, changes={"certify.verifier.limits.total_seconds": 600, "lipschitz.count": 10})
+    put(tmp_path, "short", 0.45, left=90, changes={"certify.verifier.limits.total_seconds": 60})
+    assert row(tmp_path).ours("va") == pytest.approx((50.0, 50.0, 50.0))
+
+
+@pytest.mark.parametrize("grafted", [0, 500])
+def test_changes_that_make_no_other_network_are_not_marked(tmp_path: Path, grafted: int) -> None:
+    put(tmp_path, "saved-rarely", 0.5, grafted=grafted, changes={"pretrain.checkpoint_every": 25})
+    assert "/ 50.0 |" in overview_page(overview(tmp_path))
+    put(tmp_path, "saved-rarely", 0.5, grafted=grafted, changes={"defaults.finetune.epochs": 40})
+    assert ("/ 50.0 * |" if grafted else "/ 50.0 |") in overview_page(overview(tmp_path))
+
+
+def test_what_a_file_says_of_itself_stands_in_the_list_of_files(tmp_path: Path) -> None:
+    put(tmp_path, "table1", 0.5, note="The figures are those that were printed.")
+    assert "| nothing. The figures are those that were printed. |" in overview_page(overview(tmp_path))
 
 
 def test_what_was_measured_for_a_row_counts_for_all_rows_with_its_recipe(tmp_path: Path) -> None:

@@ -14,6 +14,10 @@ MARK = "<!-- Written by `lipgraft reproduce --overview`; changes by hand are los
 """The first line of the page, by which the command knows that it may be written anew."""
 FIGURE = "overview.svg"
 ACCURACIES = "sa", "ra", "va"
+MEASURING = "attack", "certify", "lipschitz", "examples", "seed", "threads"
+"""Settings of a recipe that do not change its networks."""
+GRAFTING = "calibration", "defaults"
+"""Settings that do not change a network without lines: how neurons are scored, grafted and fine-tuned."""
 HEADLINE = "ours-slope"
 """The paper's final method, the last part of its rows' keys."""
 
@@ -22,8 +26,9 @@ HEADLINE = "ours-slope"
 class Finding:
     """One seed of a row. sa, ra, va: in per cent, as the paper has them; None where there is no figure.
 
-    tested, certified: images behind SA and RA, and behind VA. seconds: of all its stages. made: commits and devices.
-    changes: settings that differ from the experiment's own. source: the file, relative to the page.
+    tested, certified: images behind SA and RA, and behind VA; open: of these, neither proved nor refuted. grafted:
+    whether it has lines. seconds: of all its stages. made: commits and devices. changes: settings that differ from the
+    experiment's own. source: the file, relative to the page. note: what the file says of itself.
     """
 
     sa: float | None
@@ -32,10 +37,23 @@ class Finding:
     seed: int
     tested: int
     certified: int
+    open: int
+    grafted: bool
     seconds: float
     made: tuple[Mapping[str, str], ...]
     changes: Mapping[str, Any]
     source: str
+    note: str = ""
+
+    @property
+    def trained_otherwise(self) -> dict[str, Any]:
+        """The changes that make another network, and do not only measure it otherwise."""
+        without = MEASURING if self.grafted else MEASURING + GRAFTING
+        return {
+            key: value
+            for key, value in self.changes.items()
+            if key.partition(".")[0] not in without and not key.endswith(".checkpoint_every")
+        }
 
 
 @dataclass(frozen=True)
@@ -120,12 +138,6 @@ def overview_page(overview: Overview) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def trained_otherwise(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes that make another network, and do not only measure it otherwise."""
-    measuring = "attack", "certify", "lipschitz", "examples", "seed", "threads"
-    return {key: value for key, value in changes.items() if key.partition(".")[0] not in measuring}
-
-
 def _verdict(overview: Overview) -> str:
     rows = overview.rows
     measured = [row for row in rows if row.found]
@@ -179,7 +191,7 @@ def _spread(values: tuple[float, float, float] | None) -> str:
 
 
 def _changed(row: PaperRow) -> bool:
-    return any(trained_otherwise(one.changes) for one in row.found)
+    return any(one.trained_otherwise for one in row.found)
 
 
 def _made(found: Sequence[Finding], what: str, shown: Callable[[str], str]) -> str:
@@ -197,7 +209,8 @@ def _files(overview: Overview) -> str:
     lines = [_line(("file", "seed", "changed from the experiment")), "|---|---|---|"]
     for source, one in sorted(found.items()):
         changes = ", ".join(f"`{key}={value}`" for key, value in one.changes.items() if key != "seed")
-        lines.append(_line((f"[{source}]({source})", str(one.seed), changes or "nothing")))
+        told = f"{changes or 'nothing'}. {one.note}" if one.note else changes or "nothing"
+        lines.append(_line((f"[{source}]({source})", str(one.seed), told)))
     return "\n".join(lines) if found else ""
 
 

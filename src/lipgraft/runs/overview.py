@@ -21,7 +21,6 @@ from lipgraft.report.overview import (
     PaperRun,
     PaperTable,
     overview_page,
-    trained_otherwise,
 )
 from lipgraft.report.published import published
 from lipgraft.report.results import readable_eps
@@ -49,8 +48,9 @@ def overview(folder: str | Path) -> Overview:
     """Every row of the paper's tables with what folder/*/*.json have on it.
 
     Of a row that was trained in several ways, the one with the fewest changes from its experiment counts, with all its
-    seeds. Of several files for one seed it is again the one with the fewest changes, then that with the most images
-    certified, then the last by name. What was measured for a row counts for every row with the same recipe.
+    seeds. Of several files for one seed it is the one with the most images certified, then that which leaves the
+    fewest of them open, then the one with the fewest changes, then the last by name. What was measured for a row counts
+    for every row with the same recipe.
     """
     experiments = [one for one in map(load_experiment, experiment_names()) if one.number is not None]
     findings = _with_twins(_findings(Path(folder)), experiments)
@@ -97,12 +97,17 @@ def _rows(run: ExperimentRun, findings: Mapping[str, list[Finding]]) -> Iterable
 def _chosen(found: list[Finding]) -> tuple[Finding, ...]:
     """One finding for each seed, all trained alike."""
     trainings: dict[str, dict[int, Finding]] = defaultdict(dict)
-    for one in sorted(found, key=lambda one: (-len(one.changes), one.certified, Path(one.source).with_suffix(""))):
-        trainings[_text(trained_otherwise(one.changes))][one.seed] = one  # the last one stays
+    for one in sorted(found, key=_weight):
+        trainings[_text(one.trained_otherwise)][one.seed] = one  # the last one stays
     if not trainings:
         return ()
     least = min(trainings, key=lambda text: (len(json.loads(text)), -len(trainings[text]), text))
     return tuple(one for _, one in sorted(trainings[least].items()))
+
+
+def _weight(one: Finding) -> tuple[int, int, int, Path]:
+    """Largest for the file that tells most of a training and a seed."""
+    return one.certified, -one.open, -len(one.changes), Path(one.source).with_suffix("")
 
 
 def _text(changes: Mapping[str, Any]) -> str:
@@ -151,10 +156,13 @@ def _finding(content: Mapping[str, Any], run: Mapping[str, Any], model: Mapping[
         seed=content["seed"],
         tested=run["counts"]["tested"],
         certified=run["counts"]["certified"],
+        open=model["verdicts"].get("unknown", 0),
+        grafted=bool(model["grafted"]),
         seconds=sum(model["seconds"].values()),
         made=tuple(model.get("made", content["made"])),
         changes=content["changes"],
         source=source,
+        note=content.get("note", ""),
     )
 
 
