@@ -48,7 +48,7 @@ def settings(arithmetic: Arithmetic, speaks_of: Subject = "real", *, attack: boo
 
 def with_planes() -> VerifySettings:
     """Planes above neurons, and splits for hidden ones, from the first subproblem on."""
-    eager = {"neuron_after": 0, "neuron_splits": 2, "plane_steps": 6}
+    eager = {"neuron_after": 0, "neuron_splits": 2, "plane_steps": 12}
     return settings("sound").changed(optimise={"refine": "none", "iterations": 0}, branch=eager)
 
 

@@ -23,7 +23,7 @@ EAGER = VerifySettings().changed(
     attack={"restarts": 0, "search_every": 0},
     optimise={"refine": "all", "iterations": 1, "refine_iterations": 1},
     limits={"max_subproblems": 400},
-    branch={"neuron_after": 1, "plane_steps": 20, "batch": 16},
+    branch={"neuron_after": 1, "plane_steps": 40, "batch": 16},
 )
 
 

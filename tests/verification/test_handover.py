@@ -103,7 +103,7 @@ def test_what_is_left_to_prove_is_the_same_before_and_after(rounds: int, arithme
 def test_verdicts_are_those_of_a_search_that_nobody_took_anything_from(planes: bool) -> None:
     x, y = images()
     expected = verify(network(), x, y, EPS, settings=SETTINGS)
-    eager = {"neuron_after": 0, "neuron_splits": 0, "plane_steps": 6} if planes else {}
+    eager = {"neuron_after": 0, "neuron_splits": 0, "plane_steps": 12} if planes else {}
     settings = SETTINGS.changed(branch=eager)
     giver = after(search(job(x, y, settings)), 3)
     assert (giver.images.planes is not None) == planes

@@ -154,7 +154,7 @@ def test_verdicts_agree_with_a_mixed_integer_program_in_both_directions(kind: st
     assert clear >= CLEAR_ANSWERS
 
 
-EAGER = BARE.changed(branch={"neuron_after": 0, "plane_steps": 8})
+EAGER = BARE.changed(branch={"neuron_after": 0, "plane_steps": 16})
 
 
 @pytest.mark.long

@@ -19,10 +19,11 @@ from lipgraft.box import Box
 from lipgraft.network import Activation, Network, evaluate, trace
 from lipgraft.verification import Verdict, VerifySettings, verify
 from lipgraft.verification.branch_and_bound.branching import Step
-from lipgraft.verification.branch_and_bound.effort import TRIAL
+from lipgraft.verification.branch_and_bound.focus import MOST
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
+from lipgraft.verification.branch_and_bound.pool import Pool
 from lipgraft.verification.branch_and_bound.search import BranchAndBound
-from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
 from lipgraft.verification.stages import alpha_crown, crown
 from window_networks import SIZE, boxes, everyone, module, network, seen, targets
@@ -250,11 +251,10 @@ def opened(settings: VerifySettings) -> BranchAndBound:
 
 def test_an_image_that_looks_hopeless_is_not_left_behind_before_its_trial_is_over() -> None:
     search = opened(EAGER)
+    cost = search._cost()
     open_ = search.pool.worst_bounds(len(search.number)) < 0
-    search.taken[:] = TRIAL - 1  # and the worst bound of no image has come any further
-    assert search._cost()[open_].tolist() == pytest.approx([4.0] * int(open_.sum()))
-    search.taken[:] = TRIAL
-    assert search._cost()[open_].tolist() == pytest.approx([1024.0] * int(open_.sum()))
+    assert cost[open_].tolist() == pytest.approx([1024.0] * int(open_.sum()))  # none has come any further
+    assert search.focus.shares(cost, search.stopped)[open_].tolist() == [MOST] * int(open_.sum())
 
 
 @pytest.mark.long

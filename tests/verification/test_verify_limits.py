@@ -23,7 +23,8 @@ from lipgraft.verification import (
     verify,
     verify_stream,
 )
-from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, pool_limits
+from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
 from lipgraft.verification.stages import attack
 from test_verify import classified, convolutional, radii

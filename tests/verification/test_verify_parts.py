@@ -33,7 +33,8 @@ from lipgraft.verification.branch_and_bound.branching import Step, branching_nam
 from lipgraft.verification.branch_and_bound.counterexamples import worst_rows
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.leaves import solve_leaf
-from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems
+from lipgraft.verification.branch_and_bound.pool import Pool
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job, _alike_values
 from lipgraft.verification.open_margins import OpenMargins
 from lipgraft.verification.stages import crown

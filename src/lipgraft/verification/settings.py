@@ -127,7 +127,7 @@ class BranchSettings:
     )
     plane_steps: int = setting(
         120,
-        "Steps for fitting planes above neurons to margins that prove hard; half as many for many"
+        "Steps for fitting planes above neurons to margins that prove hard; half as many on a CPU and for many"
         " margins; 0: no planes.",
     )
 

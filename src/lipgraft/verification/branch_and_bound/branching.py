@@ -198,6 +198,13 @@ class Step:
             late=late,
         )
 
+    def start_over(self) -> bool:
+        """The usual steps, for images that others do not speak of; whether steps were different."""
+        usual = self.settings.branch.iterations, 1.0
+        changed = (self.iterations, self.size) != usual
+        self.iterations, self.size = usual
+        return changed
+
     def take_pains(self, risen: Tensor) -> bool:
         """Other steps of optimisation from now on, if one half in ten is no better than its parent; whether so.
 

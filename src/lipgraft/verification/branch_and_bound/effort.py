@@ -1,13 +1,15 @@
-"""Which images are worth the time of a search."""
+"""Which images are worth the time of a search, and when more is done for one."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
-DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopeless, and gets a thousandth of the time
-TRIAL = 450  # subproblems before which nobody can tell: enough to see what better bounds of hidden neurons do
-TRIAL_DOUBLINGS = 2.0  # the most that an image counts for until then
+DOUBLINGS = 10.0  # of the work so far: an image that needs more counts as hopeless
+FIRST = 5  # times the subproblems after which an image counts as hard
+LATER = 2  # times the subproblems that it has
 
 
 def work_left(worst: Tensor, first: Tensor, taken: Tensor) -> Tensor:
@@ -15,10 +17,25 @@ def work_left(worst: Tensor, first: Tensor, taken: Tensor) -> Tensor:
 
     worst, first: the worst bound of each image now and in the beginning; taken: its subproblems so far; all (I,).
 
-    Every doubling of its subproblems lifts an image's worst bound by about as much as the one before. What is nearly
-    proved goes first, and what is certain to fail does not take its time. The first subproblems tell too little for
-    that: an image that looked hopeless then may be proved once its hidden neurons have better bounds.
+    Every doubling of its subproblems lifts an image's worst bound by about as much as the one before.
     """
     gained = torch.nan_to_num(worst - first).clamp(min=0) / torch.log2(taken + 2)
-    most = torch.where(taken < TRIAL, TRIAL_DOUBLINGS, DOUBLINGS)
-    return torch.exp2(torch.minimum(-worst / gained.clamp(min=1e-9), most))
+    return torch.exp2((-worst / gained.clamp(min=1e-9)).clamp(max=DOUBLINGS))
+
+
+def turn_left(before: tuple[int, float], now: tuple[int, float]) -> float:
+    """How many more subproblems an image needs, about, as it went during its last turn.
+
+    before, now: its subproblems and its worst bound when the turn began and when it ended.
+    """
+    doublings, gained = math.log2(now[0] / before[0]), now[1] - before[1]
+    needed = -now[1] * doublings / gained if gained > 0 else DOUBLINGS
+    return now[0] * (2 ** min(needed, DOUBLINGS) - 1)
+
+
+def again(after: int, taken: int) -> int:
+    """The subproblems at which planes that an image gets now are worth fitting anew, as its tree has doubled.
+
+    after: those from which on an image counts as hard; taken: those that it has had.
+    """
+    return max(FIRST * max(after, 1), LATER * taken)

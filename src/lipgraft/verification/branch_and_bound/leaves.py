@@ -12,17 +12,19 @@ vary there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lipgraft.bounds.layout import left_slope
+from lipgraft.bounds.sound import proved
 from lipgraft.bounds.splits import clamped
 from lipgraft.network.graph import Activation, Input, Planar
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
+from lipgraft.verification.certificate import Drafts
 
 PENALTY = 1e4  # M in the scaled program, where the margin varies by 1
 PIECE = 64  # unit vectors that go through the network between two looks at the clock
@@ -162,3 +164,18 @@ def _line(node: Activation, z: Tensor, lower: Tensor) -> Tensor:
     if node.graft is not None:
         h = torch.where(node.graft.mask, node.graft.gamma * z + node.graft.omega, h)
     return h
+
+
+def exact_bound(images: Images, one: Subproblems, leaf: Leaf, batch: int, drafts: Drafts | None) -> float:
+    """The bound that a leaf's program proves; its multipliers are evaluated like all others.
+
+    one: the subproblem alone; drafts: where what it proves is kept, if anywhere.
+    """
+    if images.proof is None:
+        return leaf.bound
+    beta = one.beta.new_zeros(one.beta.shape).masked_scatter(one.sign != 0, leaf.beta.to(one.beta))
+    one = replace(one, bound=torch.full_like(one.bound, leaf.bound), beta=beta)
+    bound = images.proved_bounds(one, batch)
+    if drafts is not None:
+        drafts.add(images, one.at(proved(bound)))
+    return float(bound)

@@ -94,9 +94,14 @@ def _widest(held: NeuronBounds, image: int, neurons: Tensor, most: int) -> Tenso
     return neurons[gap.topk(most).indices.sort().values]
 
 
+def most_margins(device: torch.device) -> int:
+    """How many have planes at a time, at most."""
+    return FEW if device.type == "cpu" else MANY
+
+
 def fits(groups: Sequence[Group], batch: int, device: torch.device) -> bool:
     """Whether there is memory for the planes of so many margins, where this many subproblems are bounded at once."""
-    if len(groups) > (FEW if device.type == "cpu" else MANY):
+    if len(groups) > most_margins(device):
         return False
     widest, most = max(group.slopes for group in groups), max(group.values for group in groups)
     blocks = batch // SIZE + len(groups)

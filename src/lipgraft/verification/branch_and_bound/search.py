@@ -16,12 +16,14 @@ from lipgraft.verification.branch_and_bound.branching import Children, Step
 from lipgraft.verification.branch_and_bound.capture import Replayed
 from lipgraft.verification.branch_and_bound.counterexamples import Broken, confirmed
 from lipgraft.verification.branch_and_bound.effort import work_left
+from lipgraft.verification.branch_and_bound.focus import Focus
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.hunt import Hunt
 from lipgraft.verification.branch_and_bound.images import OpenImages
-from lipgraft.verification.branch_and_bound.leaves import Leaf, OutOfTimeError, solve_leaf
+from lipgraft.verification.branch_and_bound.leaves import OutOfTimeError, exact_bound, solve_leaf
 from lipgraft.verification.branch_and_bound.lifting import Lifting
-from lipgraft.verification.branch_and_bound.subproblems import Pool, Subproblems, counted, pool_limits
+from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
+from lipgraft.verification.branch_and_bound.subproblems import Subproblems, counted
 from lipgraft.verification.handover import Package, Relay, leaving
 from lipgraft.verification.job import Job
 from lipgraft.verification.verdict import Decided, Shares
@@ -70,6 +72,7 @@ class BranchAndBound:
         self.hidden = HiddenNeurons(job)
         self.tightened = [0] * len(self.number)
         self.lifting = Lifting(job, len(self.number))
+        self.focus = Focus(job, self.number, self.lifting.room)
         self.hunt = Hunt(job, self.images)
         self.first = self.pool.worst_bounds(len(self.number))
         self.taken = torch.zeros_like(self.first)
@@ -89,6 +92,7 @@ class BranchAndBound:
                 self.relay.answer(self._half())
             with torch.no_grad():
                 self._stop_late()
+                self._take_turns()
                 self._tighten()
                 self._lift()
                 self._round()
@@ -170,9 +174,18 @@ class BranchAndBound:
         """How much more work than so far each image needs, about: (I,)."""
         return work_left(self.pool.worst_bounds(len(self.number)), self.first, self.taken)
 
+    def _take_turns(self) -> None:
+        """Choose the images to work on."""
+        self.focus.room = self.lifting.room
+        if self.focus.update(self.rounds, self.stopped, self.pool, self._cost):
+            self.lifting.fresh = True
+            if self.step.start_over():
+                self.replayed.forget()
+
     def _tighten(self) -> None:
         """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved."""
-        for hard, splits in self.hidden.due(self.number, self.stopped, self.tightened, self._cost):
+        resting = self.focus.resting(self.stopped)
+        for hard, splits in self.hidden.due(self.number, resting, self.tightened, self._cost):
             self._tighten_some(hard, splits)
 
     def _tighten_some(self, hard: list[int], splits: int) -> None:
@@ -193,10 +206,11 @@ class BranchAndBound:
         room = drafts is None or drafts.takes_planes
         if settings.plane_steps == 0 or not room or self.images.bounds.errors:
             return
-        margins = self.lifting.due(self.number, self.stopped, self.rounds, self.pool, self._cost)
+        others = self.focus.others(self.stopped)
+        margins = self.lifting.due(self.number, others, self.rounds, self.pool, self._cost)
 
         def lift(late: Late) -> list[int]:
-            planes, lifted = self.lifting.fitted(self.images, self.pool, margins, self.stopped, 2 * self.parents)
+            planes, lifted = self.lifting.fitted(self.images, self.pool, margins, others, 2 * self.parents)
             if planes is not None:
                 self.images = self.step.images = replace(self.images, planes=planes)
                 self.replayed.forget()
@@ -243,7 +257,7 @@ class BranchAndBound:
     def _round(self) -> None:
         """Take the worst subproblems, split each, and deal with the halves."""
         self.pool.refill()
-        slots = self.pool.select(self.parents, self._cost())
+        slots = self.pool.select(self.parents, self.focus.shares(self._cost(), self.stopped))
         if len(slots) == 0:
             return
         counts = counted(self.pool.slots.image[slots].long(), len(self.number))
@@ -376,7 +390,10 @@ class BranchAndBound:
         except OutOfTimeError:
             self._give_up(place, "timeout")
             return
-        exact = -torch.inf if leaf is None else self._exact_bound(leaves, row, leaf)
+        exact = -torch.inf
+        if leaf is not None:
+            one, batch = leaves.at(slice(row, row + 1)), self.job.settings.branch.batch
+            exact = exact_bound(self.images, one, leaf, batch, self.job.ledger.drafts)
         if bool(proved(torch.tensor(exact, dtype=torch.float64))):
             self.floor[place] = min(float(self.floor[place]), exact)
             return
@@ -385,15 +402,3 @@ class BranchAndBound:
             self._give_up(place, "gap")
         else:
             self._break({place: seen})
-
-    def _exact_bound(self, leaves: Subproblems, row: int, leaf: Leaf) -> float:
-        """The bound that a leaf's program proves; its multipliers are evaluated like all others."""
-        if self.images.proof is None:
-            return leaf.bound
-        one = leaves.at(slice(row, row + 1))
-        beta = one.beta.new_zeros(one.beta.shape).masked_scatter(one.sign != 0, leaf.beta.to(one.beta))
-        one = replace(one, bound=torch.full_like(one.bound, leaf.bound), beta=beta)
-        bound = self.images.proved_bounds(one, self.job.settings.branch.batch)
-        if self.job.ledger.drafts is not None:
-            self.job.ledger.drafts.add(self.images, one.at(proved(bound)))
-        return float(bound)
