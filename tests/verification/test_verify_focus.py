@@ -143,23 +143,32 @@ def test_nobody_has_a_second_turn_before_everyone_has_had_one(
     assert len(turns.began) == len(margins)
 
 
-def test_only_images_whose_turn_it_is_and_those_on_trial_are_worked_on() -> None:
+def test_a_gpu_works_on_images_whose_turn_it_is_and_on_those_on_trial_and_then_on_the_others() -> None:
     turns = focus_on([TRIAL, TRIAL - 1, TRIAL, TRIAL - 1], room=1)
-    stopped = [False, False, False, True]
-    turns.update(0, stopped, pool_of([1, 1, 1, 1]), lambda: costs(1, 5, 9, 9))
+    turns.exclusive = False
+    stopped, pool = [False, False, False, True], pool_of([1, 1, 1, 1])
+    turns.update(0, stopped, pool, lambda: costs(1, 5, 9, 9))
     assert turns.resting(stopped) == [False, False, True, True]
-    cost = costs(1, 1000, 1, 1)
-    turns.exclusive = True
-    assert turns.shares(cost, stopped).tolist() == [1, MOST, torch.inf, torch.inf]
-    turns.exclusive = False  # what is left of a round is theirs
-    assert turns.shares(cost, stopped).tolist() == [1, MOST, LAST, LAST]
+    assert turns.shares(costs(1, 1000, 1, 1), stopped, pool, 100).tolist() == [1, MOST, LAST, LAST]
+
+
+def test_a_cpu_leaves_the_others_alone_and_tries_no_more_images_at_a_time_than_fill_a_round() -> None:
+    turns = focus_on([AFTER, AFTER, 0, 0, 0], room=1)
+    stopped, pool = [False] * 5, pool_of([1, 1, 1, 1, 1], [-1.0, -1.0, -3.0, -1.0, -2.0])
+    turns.update(0, stopped, pool, lambda: costs(1, 2, 1, 1, 1))
+    assert turns.resting(stopped) == [False, True, True, True, True]
+    assert turns.shares(costs(1, 1, 1, 1, 1000), stopped, pool, 4).tolist() == [1, torch.inf, torch.inf, 1, MOST]
+    assert turns.shares(costs(1, 1, 1, 1, 1), stopped, pool, 2).tolist() == [1, torch.inf, torch.inf, 1, torch.inf]
 
 
 def test_images_are_not_forgotten_where_they_count_as_hard_only_after_their_trial() -> None:
     turns = focus_on([TRIAL, TRIAL], room=1)
     turns.after = 2 * TRIAL
-    assert not turns.update(0, [False] * 2, pool_of([1, 1]), lambda: costs(1, 1))
-    assert turns.resting([False] * 2) == [False, False]
+    pool, stopped = pool_of([1, 1]), [False] * 2
+    assert not turns.update(0, stopped, pool, lambda: costs(1, 1))
+    for exclusive in (True, False):
+        turns.exclusive = exclusive
+        assert turns.shares(costs(1, 1), stopped, pool, 100).isfinite().all()
 
 
 def test_what_is_done_again_is_done_at_every_doubling_but_the_first_time_later() -> None:

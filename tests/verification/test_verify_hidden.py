@@ -250,11 +250,12 @@ def opened(settings: VerifySettings) -> BranchAndBound:
 
 
 def test_an_image_that_looks_hopeless_is_not_left_behind_before_its_trial_is_over() -> None:
-    search = opened(EAGER)
+    search = opened(EAGER.changed(branch={"neuron_after": 300}))
     cost = search._cost()
     open_ = search.pool.worst_bounds(len(search.number)) < 0
     assert cost[open_].tolist() == pytest.approx([1024.0] * int(open_.sum()))  # none has come any further
-    assert search.focus.shares(cost, search.stopped)[open_].tolist() == [MOST] * int(open_.sum())
+    shares = search.focus.shares(cost, search.stopped, search.pool, 1000)
+    assert shares[open_].tolist() == [MOST] * int(open_.sum())
 
 
 @pytest.mark.long

@@ -260,10 +260,10 @@ def test_spilled_subproblems_are_open_until_they_come_back() -> None:
 def test_the_default_pool_is_a_share_of_what_is_free() -> None:
     cpu = torch.device("cpu")
     free = free_bytes(cpu)
-    pool, spill = pool_limits(cpu, None, None)
+    pool, spill = pool_limits(cpu, Limits())
     assert 0.2 * free < pool < 0.8 * free
     assert spill == 0  # the pool is in the host's memory already
-    assert pool_limits(cpu, 2.0, 0.5) == (2 * 2**30, 2**29)
+    assert pool_limits(cpu, Limits(pool_gigabytes=2.0, spill_gigabytes=0.5)) == (2 * 2**30, 2**29)
 
 
 def test_a_device_without_room_for_one_subproblem_is_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from lipgraft.verification.branch_and_bound.effort import again, turn_left
 from lipgraft.verification.branch_and_bound.pool import Pool
 from lipgraft.verification.job import Job
 
-TRIAL = 450  # subproblems that every image gets: enough to see what better bounds of hidden neurons do
+TRIAL = 450  # subproblems that every image gets on a GPU: enough to see what better bounds of hidden neurons do
 TURN = 10  # times the subproblems after which an image counts as hard, and its first turn ends
 LUMP = 2  # on a GPU images come when one in so many places is free: planes for many take hardly longer than for one
 LOOK = 8  # rounds between two looks at how many margins are still open
@@ -86,12 +86,32 @@ class Focus:
         return [end or place not in self.ends for place, end in enumerate(stopped)]
 
     def resting(self, stopped: Sequence[bool]) -> list[bool]:
-        """The images that are not worked on: of the others, those that have ended or whose trial is over."""
-        trial = max(TRIAL, self.after)
-        others = zip(self.others(stopped), stopped, self.taken, strict=True)
-        return [other and (end or count >= trial) for other, end, count in others]
+        """The images whose hidden neurons can wait: of the others, on a GPU those whose trial is over."""
+        if self.exclusive:
+            return self.others(stopped)
+        at_work = self._at_work(stopped)
+        return [place not in at_work for place in range(len(stopped))]
 
-    def shares(self, cost: Tensor, stopped: Sequence[bool]) -> Tensor:
-        """What each image counts for when subproblems are chosen, (I,); infinite: it gets nothing."""
-        rest = torch.tensor(self.resting(stopped), device=cost.device)
+    def shares(self, cost: Tensor, stopped: Sequence[bool], pool: Pool, count: int) -> Tensor:
+        """What each image counts for when `count` subproblems are chosen, (I,); infinite: it gets nothing."""
+        at_work = self._at_work(stopped)
+        if self.exclusive:
+            at_work -= self._left_out(at_work, pool, count)
+        rest = torch.tensor([place not in at_work for place in range(len(stopped))], device=cost.device)
         return torch.where(rest, torch.inf if self.exclusive else LAST * cost, cost.clamp(max=MOST))
+
+    def _at_work(self, stopped: Sequence[bool]) -> set[int]:
+        """The images whose turn it is, and those on trial."""
+        trial = self.after if self.exclusive else max(TRIAL, self.after)
+        on_trial = {place for place, taken in enumerate(self.taken) if taken < trial and not stopped[place]}
+        return on_trial | self.ends.keys()
+
+    def _left_out(self, at_work: set[int], pool: Pool, count: int) -> set[int]:
+        """Of the images on trial, those that look worst where fewer are enough to fill a round."""
+        worst, open_ = pool.worst_bounds(len(self.numbers)).tolist(), pool.counts(len(self.numbers)).tolist()
+        out = set()
+        for place in sorted(at_work - set(self.ends), key=lambda place: -worst[place]):
+            if count <= 0:
+                out.add(place)
+            count -= open_[place]
+        return out

@@ -166,11 +166,13 @@ def _line(node: Activation, z: Tensor, lower: Tensor) -> Tensor:
     return h
 
 
-def exact_bound(images: Images, one: Subproblems, leaf: Leaf, batch: int, drafts: Drafts | None) -> float:
-    """The bound that a leaf's program proves; its multipliers are evaluated like all others.
+def exact_bound(images: Images, one: Subproblems, leaf: Leaf | None, batch: int, drafts: Drafts | None) -> float:
+    """The bound that a leaf's program, if it has one, proves; its multipliers are evaluated like all others.
 
     one: the subproblem alone; drafts: where what it proves is kept, if anywhere.
     """
+    if leaf is None:
+        return -torch.inf
     if images.proof is None:
         return leaf.bound
     beta = one.beta.new_zeros(one.beta.shape).masked_scatter(one.sign != 0, leaf.beta.to(one.beta))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lipgraft.bounds.memory import free_bytes, is_out_of_memory
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems, counted
+from lipgraft.verification.settings import Limits
 
 SPILLED = 4  # a quarter of the pool is moved at once, so that moving stays rare
 FEW = 64  # subproblems that an image gets back which has none on the device
@@ -284,10 +285,11 @@ def _ranks(group: Tensor) -> Tensor:
     return torch.empty_like(everyone).scatter(0, order, everyone - torch.searchsorted(ordered, ordered))
 
 
-def pool_limits(device: torch.device, pool_gigabytes: float | None, spill_gigabytes: float | None) -> tuple[int, int]:
-    """Bytes for open subproblems on the device and in the host's memory; None: a share of what is free there."""
-    pool = free_bytes(device) * FREE_SHARE if pool_gigabytes is None else pool_gigabytes * 2**30
-    if spill_gigabytes is not None:
-        return int(pool), int(spill_gigabytes * 2**30)
+def pool_limits(device: torch.device, limits: Limits) -> tuple[int, int]:
+    """Bytes for open subproblems on the device and in the host's memory; by default a share of what is free there."""
+    pool, spill = limits.pool_gigabytes, limits.spill_gigabytes
+    room = free_bytes(device) * FREE_SHARE if pool is None else pool * 2**30
+    if spill is not None:
+        return int(room), int(spill * 2**30)
     # A CPU's own pool is in the host's memory already.
-    return int(pool), 0 if device.type == "cpu" else int(free_bytes(torch.device("cpu")) * FREE_SHARE)
+    return int(room), 0 if device.type == "cpu" else int(free_bytes(torch.device("cpu")) * FREE_SHARE)

@@ -62,9 +62,7 @@ class BranchAndBound:
         lower, upper = (end.gather(1, open_neurons) for end in (self.images.bounds.lower, self.images.bounds.upper))
         leaf = ~splittable(layout, open_neurons, lower, upper).any(1)[first.image]
         self.first_leaves = first.at(leaf)
-        limits = job.settings.limits
-        room = pool_limits(job.x.device, limits.pool_gigabytes, limits.spill_gigabytes)
-        self.pool = Pool(first.at(~leaf), layout.size, *room)
+        self.pool = Pool(first.at(~leaf), layout.size, *pool_limits(job.x.device, job.settings.limits))
         fit = fitting(layout.floats, job.x.device, job.x.dtype, job.settings.branch.batch) // 2
         self.parents = affordable(job.network, job.x.device, PASSES, fit)
         self.step = Step(self.images, job.settings)
@@ -186,7 +184,7 @@ class BranchAndBound:
         """Better bounds of hidden neurons for images that prove hard; splits that contradict them are proved."""
         resting = self.focus.resting(self.stopped)
         for hard, splits in self.hidden.due(self.number, resting, self.tightened, self._cost):
-            self._tighten_some(hard, splits)
+            self._tighten_some([place for place in hard if not self.stopped[place]], splits)
 
     def _tighten_some(self, hard: list[int], splits: int) -> None:
         """These images, each with so many splits for every bound of a hidden neuron."""
@@ -257,7 +255,8 @@ class BranchAndBound:
     def _round(self) -> None:
         """Take the worst subproblems, split each, and deal with the halves."""
         self.pool.refill()
-        slots = self.pool.select(self.parents, self.focus.shares(self._cost(), self.stopped))
+        wanted = self.focus.shares(self._cost(), self.stopped, self.pool, self.parents)
+        slots = self.pool.select(self.parents, wanted)
         if len(slots) == 0:
             return
         counts = counted(self.pool.slots.image[slots].long(), len(self.number))
@@ -390,10 +389,8 @@ class BranchAndBound:
         except OutOfTimeError:
             self._give_up(place, "timeout")
             return
-        exact = -torch.inf
-        if leaf is not None:
-            one, batch = leaves.at(slice(row, row + 1)), self.job.settings.branch.batch
-            exact = exact_bound(self.images, one, leaf, batch, self.job.ledger.drafts)
+        one, batch = leaves.at(slice(row, row + 1)), self.job.settings.branch.batch
+        exact = exact_bound(self.images, one, leaf, batch, self.job.ledger.drafts)
         if bool(proved(torch.tensor(exact, dtype=torch.float64))):
             self.floor[place] = min(float(self.floor[place]), exact)
             return
