@@ -55,12 +55,8 @@ def in_pool(work: BranchAndBound) -> Counter[tuple[object, ...]]:
 
 def after(work: BranchAndBound, rounds: int) -> BranchAndBound:
     """The search so many rounds later."""
-    with torch.no_grad():
-        for _ in range(rounds):
-            work._tighten()
-            work._lift()
-            work._round()
-            work._finish()
+    for _ in range(rounds):
+        work.advance()
     return work
 
 
@@ -121,7 +117,8 @@ def test_verdicts_are_those_of_a_search_that_nobody_took_anything_from(planes: b
     for image, verdict in (found | theirs).items():
         assert verdict.status == expected[image].status
     # The receiver's verdicts know of the giver's work.
-    assert all(verdict.subproblems >= package.standing[k]["subproblems"] for k, verdict in enumerate(theirs.values()))
+    given = {image: standing["subproblems"] for image, standing in zip(chosen, package.standing, strict=True)}
+    assert all(verdict.subproblems >= given[image] for image, verdict in theirs.items())
 
 
 def test_a_subproblem_that_got_lost_on_the_way_is_noticed() -> None:

@@ -110,6 +110,8 @@ def test_what_an_image_needs_is_reckoned_from_what_its_last_doublings_gained() -
     assert turn_left((300, -3.0), (600, -2.0)) == pytest.approx(600 * 3)
     assert turn_left((300, -1.0), (600, -1.0)) == 600 * (2**DOUBLINGS - 1)
     assert turn_left((300, -1.0), (600, -1.5)) == 600 * (2**DOUBLINGS - 1)
+    assert turn_left((0, -2.0), (4, -1.0)) == pytest.approx(4 * 3)  # a turn may begin before the first subproblem,
+    assert turn_left((0, -2.0), (0, -1.0)) == 0  # and end before it
 
 
 def test_an_image_that_nobody_waits_for_goes_on_and_is_not_new() -> None:

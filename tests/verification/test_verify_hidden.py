@@ -147,7 +147,7 @@ def test_tightened_bounds_are_tighter_and_hold_every_sampled_value() -> None:
         opened = alpha_crown(job, left).rest[0].images
         assert opened.proof is not None
         before = [end.clone() for end in (opened.proof.lower, opened.proof.upper)]
-        HiddenNeurons(job).tighten(opened, torch.arange(len(opened)), 8, never)
+        HiddenNeurons(job).tighten(opened, torch.arange(len(opened)), 8, never, len(opened))
     after = opened.proof.lower, opened.proof.upper
     assert bool((after[0] >= before[0]).all() & (after[1] <= before[1]).all())
     assert float((after[1] - after[0]).mean()) < 0.99 * float((before[1] - before[0]).mean())
@@ -264,6 +264,7 @@ def test_open_subproblems_are_bounded_anew_when_their_neurons_are(arithmetic: st
     search = opened(EAGER.changed(arithmetic=arithmetic))
     before, count = search.pool.worst_bounds(len(search.number)), len(search.pool)
     with torch.no_grad():
+        search._take_turns()
         search._tighten()
     after = search.pool.worst_bounds(len(search.number))
     assert bool((after >= before).all())
@@ -285,15 +286,18 @@ def test_subproblems_are_not_bounded_anew_when_the_time_is_over() -> None:
 
 
 def test_no_subproblem_is_lost_when_bounding_anew_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = opened(EAGER)
+    search, calls = opened(EAGER), []
 
-    def bounded(*_: object) -> Subproblems:
+    def bounded(_: Step, sub: Subproblems) -> Subproblems:
+        calls.append(len(sub))
         raise torch.OutOfMemoryError("none left")
 
     monkeypatch.setattr(Step, "bounded", bounded)
     monkeypatch.setattr(search.hidden, "tighten", lambda *_: None)
     count = len(search.pool)
     with torch.no_grad():
+        search._take_turns()
         search._tighten()
+    assert calls
     assert len(search.pool) == count
     assert not any(search.stopped)

@@ -18,7 +18,7 @@ from lipgraft.bounds.prefix_network import PrefixNetwork
 from lipgraft.box import Box
 from lipgraft.network import Network, evaluate, kinks_at_zero, trace
 from lipgraft.verification import VerifySettings, verify
-from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
+from lipgraft.verification.branch_and_bound.hidden import MANY, HiddenNeurons, NeuronProblem
 from lipgraft.verification.job import Job
 from lipgraft.verification.stages import _shared, alpha_crown, crown
 from window_networks import activation
@@ -155,7 +155,7 @@ def test_layers_without_an_unstable_neuron_are_left_alone() -> None:
         last = max(lower)
         assert not bool(((lower[last] < 0) & (upper[last] > 0)).any())
         before = (opened.proof.upper - opened.proof.lower).sum()
-        HiddenNeurons(job).tighten(opened, torch.arange(len(opened)), 8, never)
+        HiddenNeurons(job).tighten(opened, torch.arange(len(opened)), 8, never, len(opened))
         assert (opened.proof.upper - opened.proof.lower).sum() < before
 
 
@@ -219,8 +219,10 @@ def test_convolutions_in_a_row_before_the_first_activation_are_not_branched_on(p
     assert [v.status for v in hidden] == [v.status for v in plain]
 
 
-@pytest.mark.parametrize(("count", "gains"), [(2, True), (6, False)])
-def test_convolutions_behind_a_sum_are_branched_on_for_a_few_images_at_a_time(count: int, gains: bool) -> None:
+@pytest.mark.parametrize(("count", "open_images", "gains"), [(2, 2, True), (6, 6, False), (2, MANY + 1, False)])
+def test_convolutions_behind_a_sum_are_branched_on_for_a_few_images_when_not_many_are_open(
+    count: int, open_images: int, gains: bool
+) -> None:
     model = Block()
     with torch.no_grad():
         bias = model.third.bias
@@ -234,7 +236,7 @@ def test_convolutions_behind_a_sum_are_branched_on_for_a_few_images_at_a_time(co
     place = list(open_.layout.places.values())[2]
     before = (open_.bounds.upper - open_.bounds.lower)[:, place].clone()
     assert bool(((open_.bounds.lower < 0) & (open_.bounds.upper > 0))[:, place].any())
-    HiddenNeurons(job).tighten(open_, torch.arange(count), 8, never)
+    HiddenNeurons(job).tighten(open_, torch.arange(count), 8, never, open_images)
     after = (open_.bounds.upper - open_.bounds.lower)[:, place]
     assert bool((after <= before).all())
     assert bool((after < before - 1e-3).any()) == gains

@@ -86,7 +86,6 @@ def test_without_memory_for_planes_there_are_none_and_other_failures_are_told(mo
     assert all(v.status in ("error", w.status) for v, w in zip(broken, plain, strict=True))
 
 
-@pytest.mark.long
 def test_without_room_for_their_slopes_there_are_no_planes(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     plain = without_planes()
@@ -95,7 +94,6 @@ def test_without_room_for_their_slopes_there_are_no_planes(monkeypatch: pytest.M
     assert [v.status for v in verify(model, x, y, EPS, settings=EAGER)] == [v.status for v in plain]
 
 
-@pytest.mark.long
 def test_planes_that_gain_nothing_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = images()
     fitted: list[int] = []

@@ -199,11 +199,10 @@ class Step:
         )
 
     def start_over(self) -> bool:
-        """The usual steps, for images that others do not speak of; whether steps were different."""
-        usual = self.settings.branch.iterations, 1.0
-        changed = (self.iterations, self.size) != usual
+        """The usual steps, for images that others do not speak of; whether they were different."""
+        before, usual = (self.iterations, self.size), (self.settings.branch.iterations, 1.0)
         self.iterations, self.size = usual
-        return changed
+        return before != usual
 
     def take_pains(self, risen: Tensor) -> bool:
         """Other steps of optimisation from now on, if one half in ten is no better than its parent; whether so.

@@ -28,7 +28,7 @@ def turn_left(before: tuple[int, float], now: tuple[int, float]) -> float:
 
     before, now: its subproblems and its worst bound when the turn began and when it ended.
     """
-    doublings, gained = math.log2(now[0] / before[0]), now[1] - before[1]
+    doublings, gained = math.log2(max(now[0], 1) / max(before[0], 1)), now[1] - before[1]
     needed = -now[1] * doublings / gained if gained > 0 else DOUBLINGS
     return now[0] * (2 ** min(needed, DOUBLINGS) - 1)
 

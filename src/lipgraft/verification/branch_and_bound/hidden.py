@@ -44,7 +44,8 @@ USUAL = 16
 IMAGES = 64  # whose windows are cut at once
 LEVELS = 3  # of effort for the bounds of an image's neurons
 WAITING = 4  # neurons are bounded when at least one in so many of the open images waits for it
-FEW = 4  # images together whose neurons are branched on even where they see much of the network
+FEW = 4  # images together whose neurons are branched on even where they see much of the network,
+MANY = 16  # if so many are open, at most: it may take a quarter of the time that is left
 SHARE = 0.25  # of the time that is left to these images, at most, for that
 AT_ONCE = 128  # images whose neurons are bounded between two rounds, the most promising first
 
@@ -90,16 +91,17 @@ class HiddenNeurons:
                     hard = sorted(hard, key=lambda place: needed[place])[:AT_ONCE]
                 yield hard, settings.neuron_splits * 4**level
 
-    def tighten(self, images: Images, some: Tensor, splits: int, late: Late) -> None:
+    def tighten(self, images: Images, some: Tensor, splits: int, late: Late, open_: int) -> None:
         """Better bounds of the neurons of some images, (J,), in place: whoever holds `images` sees them.
 
-        splits: of each neuron's worst subproblem, for either bound.
+        splits: of each neuron's worst subproblem, for either bound; open_: how many images of the search are open.
         """
+        far = len(some) <= FEW and open_ <= MANY
         for group in torch.split(some, IMAGES):
             if not late():
-                self._tighten(images, group, splits, late)
+                self._tighten(images, group, splits, late, far)
 
-    def _tighten(self, images: Images, some: Tensor, splits: int, late: Late) -> None:
+    def _tighten(self, images: Images, some: Tensor, splits: int, late: Late, far: bool) -> None:
         job, settings = self.job, self.job.settings
         held = images.bounds if images.proof is None else images.proof
         prepared = self._prepared(images.number[some], _by_name(held.at(some)))
@@ -110,7 +112,7 @@ class HiddenNeurons:
 
         done: dict[str, Interval] = {}
         for target, readers in _readers(prepared.network).items():
-            if target in self.windows and (target not in self.far or len(some) <= FEW):
+            if target in self.windows and (far or target not in self.far):
                 over = far_late if target in self.far else late
                 prepared.intervals[target] = self._layer(prepared, target, readers, splits, over)
             if target <= max(self.windows):

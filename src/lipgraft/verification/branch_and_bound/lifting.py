@@ -34,10 +34,12 @@ class Lifting:
     turn has just begun, which do not wait for it. room: for the planes of so many margins.
     """
 
-    def __init__(self, job: Job, images: int) -> None:
+    def __init__(self, job: Job, images: Images) -> None:
         self.job = job
-        self.due_at = [0] * images
-        self.next_round: int | None = 0
+        self.due_at = [0] * len(images)
+        drafts = job.ledger.drafts  # a certificate may have no room for planes
+        possible = job.settings.branch.plane_steps > 0 and (drafts is None or drafts.takes_planes)
+        self.next_round: int | None = 0 if possible and not images.bounds.errors else None
         self.fresh = False
         self.room = most_margins(job.x.device)
         self.slow = job.x.device.type == "cpu"

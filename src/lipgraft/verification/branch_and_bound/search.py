@@ -69,12 +69,11 @@ class BranchAndBound:
         self.replayed = Replayed(self.step, job.x.device, job.settings.branch.capture)
         self.hidden = HiddenNeurons(job)
         self.tightened = [0] * len(self.number)
-        self.lifting = Lifting(job, len(self.number))
+        self.lifting = Lifting(job, self.images)
         self.focus = Focus(job, self.number, self.lifting.room)
         self.hunt = Hunt(job, self.images)
         self.first = self.pool.worst_bounds(len(self.number))
-        self.taken = torch.zeros_like(self.first)
-        self.rounds = 0
+        self.taken, self.rounds = torch.zeros_like(self.first), 0
         for number in self.number:
             job.ledger.method[number] = "bab"
 
@@ -88,14 +87,18 @@ class BranchAndBound:
         while not all(self.stopped):
             if self.relay is not None and self.relay.wanted:
                 self.relay.answer(self._half())
-            with torch.no_grad():
-                self._stop_late()
-                self._take_turns()
-                self._tighten()
-                self._lift()
-                self._round()
-                self._finish()
+            self.advance()
             yield from self._drain()
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """One round, with what has to be done before and after it."""
+        self._stop_late()
+        self._take_turns()
+        self._tighten()
+        self._lift()
+        self._round()
+        self._finish()
 
     def _drain(self) -> list[Decided]:
         done, self.done = self.done, []
@@ -192,7 +195,8 @@ class BranchAndBound:
             self.tightened[place] += 1
 
         def tighten(late: Late) -> list[int]:
-            self.hidden.tighten(self.images, torch.tensor(hard, device=self.floor.device), splits, late)
+            some = torch.tensor(hard, device=self.floor.device)
+            self.hidden.tighten(self.images, some, splits, late, self.stopped.count(False))
             self.pool.remove(self.images.contradictory)
             return hard
 
@@ -200,10 +204,6 @@ class BranchAndBound:
 
     def _lift(self) -> None:
         """Planes above neurons, for images that prove hard; fitted anew as their trees grow."""
-        settings, drafts = self.job.settings.branch, self.job.ledger.drafts
-        room = drafts is None or drafts.takes_planes
-        if settings.plane_steps == 0 or not room or self.images.bounds.errors:
-            return
         others = self.focus.others(self.stopped)
         margins = self.lifting.due(self.number, others, self.rounds, self.pool, self._cost)
 
