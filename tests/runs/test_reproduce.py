@@ -17,7 +17,16 @@ import yaml
 from lipgraft.cli import main
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.report import PUBLISHED, published
-from lipgraft.runs import SCALES, ModelRecipe, Recipe, chosen, experiment_names, load_experiment, workload
+from lipgraft.runs import (
+    SCALES,
+    ModelRecipe,
+    Recipe,
+    chosen,
+    experiment_names,
+    load_experiment,
+    with_networks,
+    workload,
+)
 from lipgraft.settings import to_mapping
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +180,25 @@ def test_settings_given_on_top_go_first_and_rows_can_be_chosen() -> None:
         chosen([experiment], ["cnnb"])
 
 
+def test_a_finished_network_takes_the_place_of_the_row_that_is_named_and_of_no_other() -> None:
+    tables = [load_experiment("table1"), load_experiment("table2")]
+    first, second = with_networks(tables, {"cnn-b/ours-slope": "mine.safetensors"})
+    assert first == tables[0]
+    changed = {
+        f"{run.name}/{new.name}": new
+        for run, was in zip(second.runs, tables[1].runs, strict=True)
+        for new, old in zip(run.recipe.models, was.recipe.models, strict=True)
+        if new != old
+    }
+    assert changed.keys() == {"cnn-b/ours-slope"}
+    row = changed["cnn-b/ours-slope"]
+    assert (row.network, row.graft, row.finetune) == ("mine.safetensors", None, None)
+    assert row.paper == "cnn-b/cifar10/ours-slope"
+    assert workload([first, second]).finetunings == workload(tables).finetunings - 1
+    with pytest.raises(SettingsError, match="Did you mean 'cnn-b/ours-slope'"):
+        with_networks(tables, {"cnnb/ours-slope": "mine.safetensors"})
+
+
 def test_other_seeds_and_other_images_have_folders_of_their_own() -> None:
     changes = {"seed": 1, "measured_on": "held-out", "certify.start": 1000}
     folders = [load_experiment("table1", changes={key: changes[key]}).folder for key in changes]
@@ -254,6 +282,9 @@ def test_mistakes_on_the_command_line_are_answered_with_one_line(capsys: pytest.
         (["table1", "--scale", "smok"], "smoke"),
         (["table1", "--only", "cnnb"], "cnn-b"),
         (["table1", "--set", "certify.cuont=3"], "certify.count"),
+        (["table1", "--network", "cnn-b/our=x.onnx"], "cnn-b/ours"),
+        (["table1", "--network", "x.onnx"], "ROW=FILE"),
+        (["table1", "--network", "cnn-b/ours=resnet4b"], "must be a file or a function"),
     ):
         assert main(["reproduce", *line]) == 1
         out, err = capsys.readouterr()

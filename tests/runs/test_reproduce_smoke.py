@@ -248,6 +248,24 @@ def test_rows_that_were_finished_before_stay_in_the_table(
     assert figures(results(out, "table1")) == figures(whole)
 
 
+def test_a_finished_network_in_place_of_a_row_is_measured_like_the_row_and_the_table_says_so(
+    everything: tuple[Path, Heard], tmp_path: Path
+) -> None:
+    file = next((everything[0] / "table2").glob("cnn-b*/checkpoints/ours-slope.safetensors"))
+    row = "cnn-b/ours-slope"
+    line = ["reproduce", "table2", *FLAGS, "--out", str(tmp_path), "--only", row, "--network", f"{row}={file}"]
+    assert main(line) == 0
+    now, before = (results(out, "table2") for out in (tmp_path, everything[0]))
+    trained = next(model for model in before["runs"][0]["models"] if model["name"] == "ours-slope")
+    (run,) = now["runs"]
+    (measured,) = run["models"]
+    for key in ("sa", "ra", "lipschitz", "margin", "grafted", "neurons", "published"):
+        assert measured[key] == trained[key]
+    assert now["changes"] == {f"{row}.network": str(file)}
+    assert f"--network {row}={file}" in now["command"]
+    assert f"{row}.network" in (tmp_path / "table2" / "table.md").read_text()
+
+
 def test_a_run_of_an_older_version_with_chosen_rows_alone_is_taken_up(copy: Callable[..., Path]) -> None:
     """Their config.yaml held the chosen rows only."""
     out, experiment = copy(), load_experiment("table1", "smoke")

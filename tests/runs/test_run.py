@@ -114,6 +114,32 @@ def test_the_same_seed_gives_the_same_table(finished: tuple[Path, RunResults], t
     assert table(run(tiny(), tmp_path / "again")) == table(finished[1])
 
 
+def test_a_finished_network_is_measured_as_it_is_and_nothing_is_trained_for_it(
+    finished: tuple[Path, RunResults], tmp_path: Path
+) -> None:
+    path, before = finished
+    place = tmp_path / "theirs.safetensors"
+    place.write_bytes((path / "checkpoints" / "ours.safetensors").read_bytes())
+    recipe = tiny(models=[{"name": "theirs", "network": str(place)}])
+    heard: list[str] = []
+
+    def measured() -> dict[str, Any]:
+        (model,) = run(
+            recipe, tmp_path / "run", announce=lambda what, done: None if done else heard.append(what)
+        ).models
+        return {key: getattr(model, key) for key in ("sa", "ra", "va", "unr", "lipschitz", "margins")}
+
+    trained = before.models[1]
+    assert measured() == {key: getattr(trained, key) for key in measured()}
+    assert not any("training" in what or "grafting" in what for what in heard)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == ""
+    heard.clear()
+    measured()
+    assert heard == []
+    place.write_bytes((path / "checkpoints" / "pretrained.safetensors").read_bytes())  # another one of the same name
+    assert measured()["lipschitz"] == before.models[0].lipschitz
+
+
 @pytest.mark.long
 def test_verdicts_for_other_labels_of_the_same_data_set_are_not_taken_over(
     finished: tuple[Path, RunResults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,7 @@ EPILOG = example(
     "lipgraft reproduce --list",
     "lipgraft reproduce table1 --only cnn-b --data-root data",
     "lipgraft reproduce all --scale smoke",
+    "lipgraft reproduce table2 --only cnn-b/ours-slope --network cnn-b/ours-slope=zoo/cnn-b-cifar10-2-255.safetensors",
     "lipgraft reproduce table1 --cluster local --workers 2",
     "lipgraft reproduce --overview runs/reproduce",
 )
@@ -65,6 +66,14 @@ def reproduce(
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of all runs, like certify.count=100; repeatable."),
+    ] = None,
+    network: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROW=FILE",
+            help="Measure this network as the row, like cnn-b/ours=model.safetensors, instead of training one; "
+            "repeatable.",
+        ),
     ] = None,
     seed: OwnSeedOption = None,
     data_root: DataRootOption = None,
@@ -106,6 +115,8 @@ def reproduce(
     names = [name for one in table for name in (runs.experiment_names() if one == ALL else [one])]
     # All are read before the first one runs: a mistake in the last one is found at once.
     experiments = [runs.load_experiment(name, scale, changes) for name in names]
+    if network:
+        experiments = runs.with_networks(experiments, dict(map(_row_and_file, network)))
     if only:
         experiments = runs.chosen(experiments, [name for part in only for name in part.split(",")])
     if cluster is not None:
@@ -139,6 +150,13 @@ def reproduce(
             _show(results, folder / experiment.folder)
     if json:
         print_json([experiment_summary(results) for results in found])
+
+
+def _row_and_file(text: str) -> tuple[str, str]:
+    row, equals, file = text.partition("=")
+    if not (row and equals and file):
+        raise SettingsError(f"--network must be ROW=FILE, like cnn-b/ours=model.safetensors, got {text!r}.")
+    return row, file
 
 
 def _by_workers(

@@ -1,7 +1,7 @@
 """Runs: recipes and experiments, their stages, the results store, provenance and progress."""
 
 from lipgraft.runs.certification import verify_run
-from lipgraft.runs.experiment import SCALES, Experiment, chosen, experiment_names, load_experiment
+from lipgraft.runs.experiment import SCALES, Experiment, chosen, experiment_names, load_experiment, with_networks
 from lipgraft.runs.fingerprint import Identity
 from lipgraft.runs.overview import write_overview
 from lipgraft.runs.pipeline import report, run
@@ -50,6 +50,7 @@ __all__ = [
     "resolve",
     "run",
     "verify_run",
+    "with_networks",
     "workload",
     "write_overview",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 
 from lipgraft.errors import SettingsError, unknown_name
 from lipgraft.report.published import PUBLISHED, published
-from lipgraft.runs.recipe import TEST, Recipe, check_folder_name
+from lipgraft.runs.recipe import TEST, ModelRecipe, Recipe, check_folder_name
 from lipgraft.runs.recipe_file import changed, read, resolve
 from lipgraft.settings import build, nested, over, setting
 
@@ -79,7 +79,9 @@ class ExperimentRun:
 
 @dataclass(frozen=True)
 class Experiment:
-    """changes: settings that were given on top of the file's, by dotted key. only: the rows that were asked for."""
+    """changes: settings that were given on top of the file's, by dotted key. only: the rows that were asked for.
+    networks: finished ones that are measured in place of rows, such as cnn-b/ours, by the names of these.
+    """
 
     name: str
     title: str
@@ -89,6 +91,7 @@ class Experiment:
     number: int | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     only: tuple[str, ...] = ()
+    networks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -134,6 +137,36 @@ def chosen(experiments: Iterable[Experiment], only: Sequence[str]) -> list[Exper
             raise SettingsError(unknown_name("row", name, sorted(known)))
     asked = [replace(one, runs=tuple(_asked(run, set(only)) for run in one.runs), only=tuple(only)) for one in every]
     return [one for one in asked if any(run.asked for run in one.runs)]
+
+
+def with_networks(experiments: Iterable[Experiment], networks: Mapping[str, str]) -> list[Experiment]:
+    """The experiments, with finished networks measured in place of rows that would be trained.
+
+    networks: files or module:function, by the names of the rows, such as cnn-b/ours.
+    """
+    every = list(experiments)
+    known = {f"{run.name}/{row.name}" for one in every for run in one.runs for row in run.recipe.models}
+    for name in networks:
+        if name not in known:
+            raise SettingsError(unknown_name("row", name, sorted(known)))
+    return [_given(one, networks) for one in every]
+
+
+def _given(experiment: Experiment, networks: Mapping[str, str]) -> Experiment:
+    used: dict[str, str] = {}
+
+    def given(run: ExperimentRun, row: ModelRecipe) -> ModelRecipe:
+        name = f"{run.name}/{row.name}"
+        if name not in networks:
+            return row
+        used[name] = networks[name]
+        return replace(row, graft=None, finetune=None, network=networks[name])
+
+    runs = tuple(
+        replace(run, recipe=replace(run.recipe, models=tuple(given(run, row) for row in run.recipe.models)))
+        for run in experiment.runs
+    )
+    return replace(experiment, runs=runs, networks=used)
 
 
 def _asked(run: ExperimentRun, only: set[str]) -> ExperimentRun:

@@ -84,6 +84,8 @@ class Workshop:
 
     def finished(self, model: ModelRecipe) -> nn.Module:
         """The model as it is certified."""
+        if model.network is not None:
+            return self._given(model, model.network)
         start = self.pretrained if model.graft is None else self.grafted(model, model.graft)
         settings = model.finetune
         if settings is None:
@@ -101,6 +103,13 @@ class Workshop:
 
         what = f"{model.title}: fine-tuning, {settings.epochs} epochs"
         return self.run.model(model.name, what, inputs, make, self.device, self.data.input_shape)
+
+    def _given(self, model: ModelRecipe, network: str) -> nn.Module:
+        """A network that is there already."""
+        given = models.start(network, self.data, seed=self.recipe.seed).eval()
+        inputs = {"stage": "given", "data": self.recipe.data, "weights": fingerprint(given)}
+        what = f"{model.title}: {network}"
+        return self.run.model(model.name, what, inputs, lambda _: (given, {}), self.device, self.data.input_shape)
 
     def _train(self, folder: Path, start: nn.Module, settings: training.TrainSettings) -> tuple[nn.Module, Result]:
         """Train in a folder, so that a killed run goes on with the epoch it was in."""

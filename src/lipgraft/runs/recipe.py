@@ -86,12 +86,17 @@ class GraftSettings:
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """One model of the comparison. All start from the same pre-trained network."""
+    """One model of the comparison. All start from the same pre-trained network, unless they name one of their own."""
 
     name: str = setting(help="Short name, for files: lowercase letters, digits and hyphens.")
     title: str = setting("", "Name in tables and figures; by default the short name.")
     graft: GraftSettings | None = setting(None, "How the model is grafted; none: not at all.")
     finetune: TrainSettings | None = setting(None, "How the model is fine-tuned; none: not at all.")
+    network: str | None = setting(
+        None,
+        "A finished network to measure as it is, instead of making one: an .onnx or .safetensors file, or "
+        "module:function.",
+    )
     paper: str | None = setting(None, "The paper's row to show beside it, such as cnn-b/cifar10/ours.")
 
     def __post_init__(self) -> None:
@@ -100,6 +105,14 @@ class ModelRecipe:
                 f"a model's name must be lowercase letters, digits and hyphens, at most {LONGEST_NAME}, "
                 f"got {self.name[:LONGEST_NAME]!r}."
             )
+        if self.network is not None:
+            models.check_name(self.network)
+            if not models.is_own(self.network):
+                raise SettingsError(f"{self.network} is not trained; a model's network must be a file or a function.")
+            if self.graft is not None or self.finetune is not None:
+                raise SettingsError(
+                    f"the model {self.name} has a network, which is measured as it is; leave out graft and finetune."
+                )
         if self.paper is not None:
             published(self.paper)
 

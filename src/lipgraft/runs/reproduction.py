@@ -103,7 +103,7 @@ def _together(experiment: Experiment, parts: Sequence[_Part]) -> ExperimentResul
         seed=experiment.seed,
         runs=tuple(part.results for part in parts if part.results is not None),
         missing=tuple(name for part in parts for name in part.missing),
-        changes=experiment.changes,
+        changes={**experiment.changes, **{f"{row}.network": file for row, file in experiment.networks.items()}},
     )
 
 
@@ -124,6 +124,8 @@ def _command(experiment: Experiment, unasked: Sequence[str]) -> str:
             parts += ["--only", name]
     for key, value in experiment.changes.items():
         parts += ["--set", f"{key}={value}"]
+    for row, file in experiment.networks.items():
+        parts += ["--network", f"{row}={file}"]
     return shlex.join(parts)
 
 

@@ -156,7 +156,8 @@ def _seconds(run: RunDirectory, model: ModelRecipe) -> dict[str, float]:
 
 def _stages(model: ModelRecipe) -> dict[str, str]:
     """The stages behind a model whose time is told, by what they do."""
-    stages = {"pretrain": "pretrained", "certify": f"{model.name}.certify", "lipschitz": f"{model.name}.lipschitz"}
+    stages = {} if model.network is not None else {"pretrain": "pretrained"}
+    stages |= {"certify": f"{model.name}.certify", "lipschitz": f"{model.name}.lipschitz"}
     if model.graft is not None:
         stages["graft"] = f"{model.name}-grafted"
     if model.finetune is not None:

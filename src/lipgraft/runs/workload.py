@@ -31,9 +31,10 @@ def workload(experiments: Iterable[Experiment]) -> Workload:
     for recipe in (run.recipe for experiment in experiments for run in experiment.runs):
         network = recipe.network, recipe.data, recipe.activation, recipe.batchnorm
         start = _key(*network, recipe.seed, to_mapping(recipe.pretrain))
-        starts[start] = recipe.pretrain.epochs
+        if any(model.network is None for model in recipe.models):
+            starts[start] = recipe.pretrain.epochs
         for model in recipe.models:
-            made = _key(start, _made(recipe, model))
+            made = _key(start, _made(recipe, model)) if model.network is None else model.network
             if model.finetune is not None:
                 tuned[made] = model.finetune.epochs
             certified[_key(made, recipe.eps, to_mapping(recipe.certify))] = recipe.certify.count
