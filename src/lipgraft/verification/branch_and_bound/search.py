@@ -247,7 +247,6 @@ class BranchAndBound:
                 return
             # They stay in the pool until all is done: an error on the way must not lose one.
             sub, good = self._settled(self.step.bounded(self.pool.slots.at(part).unpacked()))
-            self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
             self.pool.update(part, sub, ~good)
             for number, count in self._numbers(sub):
                 self.job.ledger.subproblems[number] += count
@@ -314,7 +313,6 @@ class BranchAndBound:
         """Drop what is proved, end what is broken, put the rest back, and solve leaves. shares: of their parents."""
         with self.job.ledger.charged(shares):
             sub, good = self._settled(children.sub)
-            self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
             self._break(confirmed(self.job, self.images, sub.image, children.point, children.margin, self.stopped))
         for broken in self.hunt.after(self.rounds, children, self.stopped):
             self._break(broken)
@@ -332,17 +330,19 @@ class BranchAndBound:
     def _settled(self, sub: Subproblems) -> tuple[Subproblems, Tensor]:
         """The subproblems with the bounds that may be called proved, and which of them are above zero: (B,).
 
-        What the search took for proved and is not stays open, with a bound of zero at most: its halves may be proved.
+        The worst of these is the floor under its image's margin. What the search took for proved and is not stays open,
+        with a bound of zero at most: its halves may be proved.
         """
         good = proved(sub.bound)
-        if self.images.proof is None:
-            return sub, good
-        rows = torch.nonzero(good).flatten()
-        bound = sub.bound.index_copy(0, rows, self.images.proved_bounds(sub.at(rows), self.job.settings.branch.batch))
-        good = proved(bound)
-        if self.job.ledger.drafts is not None:
-            self.job.ledger.drafts.add(self.images, sub.at(good & self.alive[sub.image]))
-        return replace(sub, bound=torch.where(good, bound, bound.clamp(max=0))), good
+        if self.images.proof is not None:
+            rows, batch = torch.nonzero(good).flatten(), self.job.settings.branch.batch
+            bound = sub.bound.index_copy(0, rows, self.images.proved_bounds(sub.at(rows), batch))
+            good = proved(bound)
+            if self.job.ledger.drafts is not None:
+                self.job.ledger.drafts.add(self.images, sub.at(good & self.alive[sub.image]))
+            sub = replace(sub, bound=torch.where(good, bound, bound.clamp(max=0)))
+        self.floor = self.floor.scatter_reduce(0, sub.image, torch.where(good, sub.bound, torch.inf), "amin")
+        return sub, good
 
     def _make_room(self, image: Tensor) -> None:
         """End the images with the most subproblems until those of these images, (B,), fit on the device or the host."""
@@ -373,7 +373,6 @@ class BranchAndBound:
         with self.job.ledger.charged(shares):
             late = self.job.limit([number for number, _ in shares])
             leaves, good = self._settled(self.step.leaf_bounds(leaves, late))
-        self.floor = self.floor.scatter_reduce(0, leaves.image, torch.where(good, leaves.bound, torch.inf), "amin")
         leaves = leaves.at(~good)
         for row, place in enumerate(leaves.image.tolist()):
             if not self.stopped[place]:
