@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import lipgraft as lg
 from lipgraft.attacks import ATTACKS, attack, fgsm_steps, pgd_steps, search
 from lipgraft.attacks.climb import looks
 from lipgraft.attacks.methods import logits_ratio, target_ratio
+from lipgraft.attacks.search import _Run
 from lipgraft.errors import NumericalError, SettingsError
 
 METHODS = sorted(ATTACKS)
@@ -91,6 +93,39 @@ def test_targeted_restarts_reach_every_wrong_class() -> None:
     found = search(model, x, y, 0.1, "pgd-targeted", low=None, high=None, steps=10)
     assert found.broken.all()
     assert int(model(found.x).argmax()) == 2
+
+
+def test_the_likeliest_wrong_class_comes_first() -> None:
+    """Class 2 can be reached and class 1 cannot."""
+    weight, x, y = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]]), torch.zeros(1, 2), torch.tensor([0])
+
+    def broken(bias: list[float], **some: int) -> bool:
+        model = linear(weight, torch.tensor(bias))
+        return bool(search(model, x, y, 0.1, "pgd-targeted", low=None, high=None, steps=10, **some).broken)
+
+    assert not broken([0.0, -0.15, -0.29], last=1)
+    assert broken([0.0, -0.15, -0.29], first=1)
+    assert broken([0.0, -0.30, -0.29], last=1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_start_is_followed_once_however_the_ascents_are_parted(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = linear(torch.zeros(4, 3), torch.tensor([1.0, 0.0, 0.0, 0.0]))  # robust: no image is left out
+    x, y = torch.full((5, 3), 0.5), torch.zeros(5, dtype=torch.int64)
+    begun: list[tuple[int, int]] = []
+
+    def ascend(self: _Run, rows: Tensor, start: Tensor, *given: Any) -> None:
+        begun.extend(zip(rows.tolist(), start.tolist(), strict=True))
+
+    monkeypatch.setattr(_Run, "_ascend", ascend)
+    starts = 3 * (3 if ATTACKS[method].targeted else 1)
+    for parts in ([{}], [{"last": 1}, {"first": 1}], [{"last": 2}, {"first": 2, "last": 9}, {"first": 9}]):
+        begun.clear()
+        for part in parts:
+            search(model, x, y, 0.1, method, restarts=3, batch=6, **part)
+        assert sorted(begun) == [(image, start) for image in range(5) for start in range(starts)]
 
 
 def test_misclassified_images_are_broken_and_returned_as_they_are() -> None:

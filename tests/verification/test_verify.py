@@ -25,11 +25,15 @@ from lipgraft.verification import (
     OptimiseSettings,
     Verdict,
     VerifySettings,
+    api,
     measure,
     verify,
     verify_stream,
 )
+from lipgraft.verification.api import _attacked
 from lipgraft.verification.job import Job
+from lipgraft.verification.stages import attack
+from lipgraft.verification.verdict import Outcome
 
 FAST = VerifySettings(
     attack=AttackSettings(steps=10, restarts=1),
@@ -291,7 +295,16 @@ def test_robust_accuracy_speaks_of_the_images_that_the_attack_came_to(
     settings = BARE.changed(attack={"restarts": 2, "steps": 20}, images=6)
     # Groups are of six correct images: the first two end with image 13, and images 1 and 8 are misclassified.
     first = measure(verify(model, x[:14], y[:14], eps[:14], settings=settings))
-    monkeypatch.setattr(Job, "late", lambda job: sum(job.ledger.attacked) >= 12)
+    groups = 0
+
+    def attacked(job: Job, images: list[int]) -> tuple[Outcome[int], bool]:
+        nonlocal groups
+        out = _attacked(job, images)
+        groups += 1
+        return out
+
+    monkeypatch.setattr(api, "_attacked", attacked)
+    monkeypatch.setattr(Job, "late", lambda job: groups >= 2)
     verdicts = verify(model, x, y, eps, settings=settings)
     cut = measure(verdicts)
     assert all(v.status == "unknown" or v.method == "misclassified" for v in verdicts[14:])
@@ -301,6 +314,33 @@ def test_robust_accuracy_speaks_of_the_images_that_the_attack_came_to(
     assert 0 < first.ra < first.sa
     assert cut.ra == first.ra
     assert cut.reasons == {"timeout": cut.unknown}
+
+
+def test_what_crown_proves_is_attacked_no_further_and_counts_as_attacked(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = convolutional(generator)
+    x, y = classified(model, 40, generator)
+    y[1::9] = (y[1::9] + 1) % 4
+    images: list[int] = []
+
+    def noted(job: Job, some: list[int]) -> Outcome[int]:
+        images.extend(some)
+        return attack(job, some)
+
+    monkeypatch.setattr(api, "attack", noted)
+    eps = radii(model, x) * torch.tensor([0.2, 0.8, 0.9, 1.0]).repeat(10)
+    verdicts = verify(model, x, y, eps, settings=FAST.changed(images=7))
+    proved = {image for image, v in enumerate(verdicts) if v.status == "verified" and v.method == "crown"}
+    later = {image for image, v in enumerate(verdicts) if v.method in ("alpha-crown", "bab")}
+    assert proved
+    assert later
+    assert not proved & set(images)
+    assert later <= set(images)
+    assert len(images) == len(set(images))
+    assert all(v.attacked for v in verdicts)
+    unbroken = [v.method not in ("misclassified", "pgd") for v in verdicts]
+    assert measure(verdicts).ra == sum(unbroken) / len(x)
 
 
 def test_an_image_that_was_never_classified_counts_for_nothing_but_against_va() -> None:

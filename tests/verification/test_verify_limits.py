@@ -26,7 +26,7 @@ from lipgraft.verification import (
 from lipgraft.verification.branch_and_bound.pool import Pool, pool_limits
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
-from lipgraft.verification.stages import attack
+from lipgraft.verification.stages import screen
 from test_verify import classified, convolutional, radii
 
 WEAK = VerifySettings(
@@ -290,9 +290,9 @@ def test_only_images_of_a_small_network_go_together_in_larger_groups(
 
     def counted(job: Job, some: list[int]) -> Any:
         groups.append(len(some))
-        return attack(job, some)
+        return screen(job, some)
 
-    monkeypatch.setattr(api, "attack", counted)
+    monkeypatch.setattr(api, "screen", counted)
     monkeypatch.setitem(PRODUCTS, "cpu", products)
     model = network(generator)
     verify(

@@ -103,9 +103,15 @@ def search(
     batch: int | None = None,
     generator: torch.Generator | None = None,
     seed: int = 0,
+    first: int = 0,
+    last: int | None = None,
     charge: Charge | None = None,
 ) -> Search:
-    """`attack`, with what it found out about each image. charge: may end it early, for lack of time."""
+    """`attack`, with what it found out about each image.
+
+    first, last: of the ascents from all starts, those from `first` until before `last`; by default all. charge: may end
+    it early, for lack of time.
+    """
     chosen = method_named(method)
     if steps < 1 or restarts < 1 or (batch is not None and batch < 1):
         raise SettingsError(f"an attack needs steps, restarts and batch >= 1, got {steps}, {restarts} and {batch}.")
@@ -122,7 +128,8 @@ def search(
             run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator, charge)
             run.start_at(x)
             run.network = trace(model, tuple(x.shape[1:]), products=True).to(device=x.device) if chosen.wide else None
-            run.ascents(restarts, chosen.steps(chosen.fixed_steps or steps, step_size), radius.to(x.dtype))
+            starts = range(restarts * run.targets.shape[1] if chosen.targeted else restarts)[first:last]
+            run.ascents(starts, chosen.steps(chosen.fixed_steps or steps, step_size), radius.to(x.dtype))
     return Search(run.x, run.broken, run.margin, not run.late)
 
 
@@ -142,7 +149,10 @@ def default_batch(device: torch.device) -> int:
 
 
 class _Run:
-    """The state of one search: for each image the worst point so far."""
+    """The state of one search: for each image the worst point so far.
+
+    targets: (B, n - 1), the wrong classes of each image, from the one that the model finds most likely to the least.
+    """
 
     def __init__(
         self,
@@ -171,24 +181,20 @@ class _Run:
         if not bool(torch.isfinite(logits).all()):
             raise NumericalError("the model's logits are NaN or infinite on the clean images; check its weights.")
         check_classes(self.y, logits.shape[1])
-        self.classes = logits.shape[1]
+        self.targets = logits.scatter(1, self.y[:, None], -torch.inf).argsort(1, descending=True)[:, :-1]
         self.margin = worst_margin(logits, self.y).to(x.dtype)
         self.broken = misclassified(self.margin)
 
-    def ascents(self, restarts: int, steps: list[float], radius: Tensor) -> None:
-        """All starts, each image's in parallel as far as the batch has room, until every image is broken."""
-        starts = restarts * (self.classes - 1 if self.method.targeted else 1)
-        begun = 0
+    def ascents(self, starts: range, steps: list[float], radius: Tensor) -> None:
+        """These starts, each image's in parallel as far as the batch has room, until every image is broken."""
         alive = torch.nonzero(~self.broken & (radius > 0)).flatten()
-        while begun < starts and len(alive) and not self.late:
-            width = min(starts - begun, max(1, self.batch // len(alive)))
+        while starts and len(alive) and not self.late:
+            some = torch.tensor(starts[: max(1, self.batch // len(alive))], device=alive.device)
             for images in torch.split(alive, self.batch):
                 if self.late:
                     break
-                rows = images.repeat(width)
-                start = torch.arange(begun, begun + width, device=rows.device).repeat_interleave(len(images))
-                self._ascend(rows, start, steps, radius)
-            begun += width
+                self._ascend(images.repeat(len(some)), some.repeat_interleave(len(images)), steps, radius)
+            starts = starts[len(some) :]
             alive = alive[~self.broken[alive]]
 
     def _ascend(self, rows: Tensor, start: Tensor, steps: list[float], radius: Tensor) -> None:
@@ -197,9 +203,9 @@ class _Run:
         lower, upper = self.box.lower[rows], self.box.upper[rows]
         x = random_start(self.centre[rows], eps, lower, upper, self.generator)
         y = self.y[rows]
-        target = start % (self.classes - 1)
-        target = target + (target >= y)  # counts through the wrong classes
-        restart = start // (self.classes - 1 if self.method.targeted else 1)
+        wrong = self.targets.shape[1]
+        target = self.targets[rows, start % wrong]
+        restart = start // wrong if self.method.targeted else start
         climb = begin(self.method, x, lower, upper, eps, steps, self.network, restart)
         loss = self._loss(y, target)
         while climb.left:

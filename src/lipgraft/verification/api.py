@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from lipgraft.verification.handover import Package, Relay
 from lipgraft.verification.job import Job, finite_weights
 from lipgraft.verification.open_margins import OpenMargins
 from lipgraft.verification.settings import VerifySettings
-from lipgraft.verification.stages import alpha_crown, attack, crown, passes, predict
+from lipgraft.verification.stages import alpha_crown, attack, crown, passes, predict, screen
 from lipgraft.verification.verdict import Decided, Outcome, Verdict
 
 T = TypeVar("T")
@@ -142,40 +143,51 @@ def cascade(
 
 
 def _proofs(job: Job, watch: Watch | None, relay: Relay | None) -> Iterator[Decided]:
-    """Prediction, attack, CROWN, alpha-CROWN, branch and bound."""
+    """Prediction, a first ascent, CROWN, the attack on what that leaves, alpha-CROWN, branch and bound."""
     predicted = _predictions(job)
-    early = predicted.decided
+    # What needs no attack waits until its neighbours have had theirs or will have none: RA speaks of both.
+    held = predicted.decided
     open_images: list[OpenImages] = []
-    attacked = job.settings.attack.restarts > 0 and not job.late()
     size = _group_size(job)
     loose = 1.0
+    attacked = job.settings.attack.restarts > 0 and not job.late()
     for group in _split(predicted.rest, size):
-        survived = Outcome(rest=group) if job.late() else _failsafe(job, attack, group)
-        # An image that needs no attack counts as attacked where its neighbours are: RA speaks of both kinds.
-        attacked = job.ledger.attacked[group[0]]
-        known = sum(image < group[-1] for image, _ in early)
-        yield from _with_attacked(early[:known], attacked)
-        early = early[known:]
-        yield from survived.decided
-        waiting = survived.rest
-        while waiting:
+        screened = Outcome(rest=group) if job.late() else _failsafe(job, screen, group)
+        held = sorted(held + screened.decided, key=itemgetter(0))
+        waiting = screened.rest
+        while True:
             count = _crown_size(job, size, loose)
             images, waiting = waiting[:count], waiting[count:]
             in_time = _in_time(job, images)
             yield from in_time.decided
             crowned = _failsafe(job, crown, in_time.rest)
-            yield from crowned.decided
             loose = max((share for image in images if (share := job.ledger.unstable[image]) is not None), default=loose)
+            survived, attacked = _attacked(job, [image for margins in crowned.rest for image in margins.images])
+            end = waiting[0] if waiting else group[-1] + 1
+            known = sum(image < end for image, _ in held)
+            yield from _with_attacked(held[:known] + crowned.decided + survived.decided, attacked)
+            held = held[known:]
             for margins in crowned.rest:
-                optimised, still_open = Outcome[OpenImages](), margins.images
+                still_open = [image for image in margins.images if image in survived.rest]
+                optimised = Outcome[OpenImages]()
                 for last in passes(job):
                     optimised = _failsafe(job, partial(_alpha_crown, margins, last), still_open)
                     yield from optimised.decided
                     still_open = [image for part in optimised.rest for image in part.images.number.tolist()]
                 open_images += optimised.rest
-    yield from _with_attacked(early, attacked)
+            if not waiting:
+                break
+    yield from _with_attacked(held, attacked)
     if open_images:
         yield from BranchAndBound(job, OpenImages.cat(open_images), watch, relay).run()
+
+
+def _attacked(job: Job, images: list[int]) -> tuple[Outcome[int], bool]:
+    """The attack on images that CROWN leaves open, and whether there was time for all of it."""
+    if not job.settings.attack.restarts or job.late():
+        return Outcome(rest=images), False
+    survived = _failsafe(job, attack, images)
+    return survived, all(job.ledger.attacked[image] for image in survived.rest)
 
 
 def _predictions(job: Job) -> Outcome[int]:
@@ -237,4 +249,7 @@ def _crown_size(job: Job, most: int, loose: float) -> int:
 
 
 def _with_attacked(decided: list[Decided], attacked: bool) -> Iterator[Decided]:
-    return ((image, replace(verdict, attacked=attacked)) for image, verdict in decided)
+    """What is known of these images counts for RA if their neighbours were attacked."""
+    for image, verdict in decided:
+        known = verdict.status in ("verified", "falsified")
+        yield image, replace(verdict, attacked=attacked) if known else verdict

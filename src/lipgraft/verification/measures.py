@@ -15,7 +15,7 @@ class Measures:
 
     sa: share of the `classified` images that are classified correctly. ra: share of the `attacked` images that are
     correct and not broken by the attack before verification; an image that the attack never came to is not among them,
-    and one that is misclassified is, if its turn came. va: share of all images that are verified, so that
+    and one that needs no attack is, if its turn came. va: share of all images that are verified, so that
     misclassified, falsified and undecided images, and those never looked at, all count against it. An error counts
     against all three.
     unr: unstable and not grafted neurons over all neurons, the mean over the `bounded` images. time: mean seconds of

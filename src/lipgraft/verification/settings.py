@@ -71,7 +71,7 @@ class Limits:
 class AttackSettings:
     """How counterexamples are searched for, before any bound and during branch and bound."""
 
-    method: str = setting("pgd-targeted", "Attack that runs before any bound.")
+    method: str = setting("pgd-targeted", "Attack that runs before bounds are optimised.")
     steps: int = setting(50, "Steps of the attack.")
     restarts: int = setting(2, "Random starts of the attack (times the classes, if targeted); 0: no attack.")
     search_every: int = setting(

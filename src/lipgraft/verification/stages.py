@@ -1,4 +1,4 @@
-"""The stages before branch and bound: clean prediction, attack, CROWN, alpha-CROWN.
+"""The stages before branch and bound: clean prediction, the attack in two parts, CROWN between them, alpha-CROWN.
 
 A stage takes images and says which of them it decides, and what goes on to the next one."""
 
@@ -79,12 +79,31 @@ def predict(job: Job, images: list[int]) -> Outcome[int]:
     return out
 
 
+def screen(job: Job, images: list[int]) -> Outcome[int]:
+    """The attack's first ascent, which breaks most of what can be broken: CROWN need not bound that."""
+    out, complete = _attack(job, images, last=1)
+    if complete:
+        for image in out.rest:
+            job.ledger.method[image] = "pgd"
+    job.ledger.before_proofs(out.rest)
+    return out
+
+
 def attack(job: Job, images: list[int]) -> Outcome[int]:
-    """What the attack breaks, and the model confirms, is falsified. The attack's time is not the verifier's."""
-    settings, ledger = job.settings.attack, job.ledger
+    """The attack's other ascents, for images that CROWN does not prove. Their time is not the verifier's."""
+    before = {image: job.ledger.seconds[image] for image in images}
+    out, complete = _attack(job, images, first=1)
+    for image in out.rest:
+        job.ledger.attacked[image], job.ledger.seconds[image] = complete, before[image]
+    return out
+
+
+def _attack(job: Job, images: list[int], first: int = 0, last: int | None = None) -> tuple[Outcome[int], bool]:
+    """What these ascents of the attack break, and the model confirms, is falsified. And whether there was time for all
+    of them."""
+    settings = job.settings.attack
     if not settings.restarts or not images:
-        ledger.before_proofs(images)
-        return Outcome(rest=list(images))
+        return Outcome(rest=list(images)), False
     index = job.index(images)
     found = search(
         job.model,
@@ -97,24 +116,22 @@ def attack(job: Job, images: list[int]) -> Outcome[int]:
         low=job.low,
         high=job.high,
         batch=affordable(job.network, job.x.device, 1, default_batch(job.x.device)),
-        generator=seeded(settings.seed + images[0], job.x.device),
+        generator=seeded(settings.seed + images[0] + first * len(job.x), job.x.device),
+        first=first,
+        last=last,
         charge=_charging(job, images),
     )
     decided: list[Decided] = []
-    for image in images:
-        ledger.attacked[image] = found.complete
     for place in torch.nonzero(found.broken).flatten().tolist():
         seen = job.replay(images[place], found.x[place])
         if seen is not None:
-            verdict = ledger.verdict(images[place], "falsified", method="pgd", counterexample=seen[0], margin=seen[1])
+            job.ledger.unstable[images[place]] = None  # it does not reach the verifier proper
+            verdict = job.ledger.verdict(
+                images[place], "falsified", method="pgd", counterexample=seen[0], margin=seen[1]
+            )
             decided.append(verdict)
     broken = {image for image, _ in decided}
-    rest = [image for image in images if image not in broken]
-    if found.complete:
-        for image in rest:
-            ledger.method[image] = "pgd"
-    ledger.before_proofs(rest)
-    return Outcome(decided, rest)
+    return Outcome(decided, [image for image in images if image not in broken]), found.complete
 
 
 def _charging(job: Job, images: list[int]) -> Callable[[Tensor], bool]:

@@ -35,15 +35,15 @@ class Verdict:
     counterexample: the misclassified input (*shape), on the CPU, of a falsified image.
     margin: the true class's logit minus the strongest other one; proved lower bound of it when verified or unknown, its
     value at the counterexample when falsified; None when nothing is known.
-    seconds: device time spent on this image; the attack's share alone for an image that it ends.
+    seconds: device time spent on this image; without the attack, unless that ends it.
     ended: seconds from the beginning of the call to this verdict, by the clock on the wall; None: results of older
     versions, which did not say.
     method: the stage that decided, or the last one that ran: "misclassified", "pgd", "crown", "alpha-crown", "bab".
     subproblems: how many were bounded in branch and bound. unstable: share of all neurons that are neither grafted nor
     stable under CROWN's bounds; None for an image that never reached the verifier.
     correct: whether the model classifies the image itself correctly; None: it was never asked. attacked: whether the
-    attack before the verifier had its turn with the image (one that is misclassified anyway needs none); None: results
-    of older versions, which did not say.
+    attack had its turn with the image (one that is misclassified, or proved by CROWN, needs none); None: results of
+    older versions, which did not say.
     certificate: of a verified or falsified image, where certificates were asked for.
     speaks_of: of a verified image, what was proved of: "real" numbers or "float32" hardware; None: fast arithmetic,
     whose rounding nobody looked at. A store has it among its settings.
