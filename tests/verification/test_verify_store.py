@@ -409,6 +409,77 @@ def test_the_clock_of_verdicts_goes_on_where_a_run_goes_on(tmp_path: Path) -> No
     assert min(known[4:]) > max(known[:4])
 
 
+SHORT = SETTINGS.changed(limits={"max_subproblems": 0}, attack={"restarts": 0})
+LONG = SETTINGS.changed(attack={"restarts": 0})
+HARD = 0.12
+"""A radius at which many images need branch and bound."""
+
+
+def test_unknown_images_are_tried_again_with_other_limits_and_the_others_are_left(tmp_path: Path) -> None:
+    data = dataset(20)
+    first = {row.image: row for row in verify_run(network(), data, HARD, tmp_path, settings=SHORT)}
+    unknown = {image for image, row in first.items() if row.verdict.status == "unknown"}
+    assert 0 < len(unknown) < len(first)
+    with pytest.raises(StoreError, match=r"limits\.max_subproblems 0 instead of None\); --again"):
+        verify_run(network(), data, HARD, tmp_path, settings=LONG)
+    tried: list[int] = []
+    found: list[int] = []
+    rows = verify_run(
+        network(),
+        data,
+        HARD,
+        tmp_path,
+        settings=LONG,
+        again=True,
+        started=lambda total, before: found.extend(row.image for row in before),
+        decided=lambda row: tried.append(row.image),
+    )
+    assert set(tried) == unknown
+    assert set(found) == set(first) - unknown
+    assert table(rows) == table(verify_run(network(), data, HARD, tmp_path / "whole", settings=LONG))
+    for row in rows:
+        before, now = first[row.image].verdict, row.verdict
+        if row.image in unknown:
+            assert now.status in ("verified", "falsified")
+            assert now.seconds > before.seconds
+            assert now.ended > max(row.verdict.ended for row in first.values())  # type: ignore[operator, type-var]
+        else:
+            assert (now.status, now.seconds, now.ended) == (before.status, before.seconds, before.ended)
+    assert table(verify_run(network(), data, HARD, tmp_path, settings=LONG)) == table(rows)
+
+
+def test_a_second_try_that_is_cut_short_or_fails_too_loses_nothing(tmp_path: Path) -> None:
+    data = dataset(20)
+    few = SHORT.changed(limits={"max_subproblems": 2})
+    first = {row.image: row.verdict for row in verify_run(network(), data, HARD, tmp_path, settings=few)}
+    unknown = {image for image, verdict in first.items() if verdict.status == "unknown"}
+    late = few.changed(limits={"total_seconds": 1e-9})
+    rows = verify_run(network(), data, HARD, tmp_path, settings=late, again=True)
+    for row in rows:
+        before, now = first[row.image], row.verdict
+        assert (now.status, now.margin, now.unstable) == (before.status, before.margin, before.unstable)
+        assert now.subproblems == before.subproblems
+        assert now.reason == ("timeout" if row.image in unknown else before.reason)
+
+    def stop(row: Row) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify_run(network(), data, HARD, tmp_path, settings=LONG, again=True, decided=stop)
+    assert sorted(row.image for row in read_results(tmp_path / RESULTS)) == list(range(20))
+    rows = verify_run(network(), data, HARD, tmp_path, settings=LONG, again=True)
+    assert table(rows) == table(verify_run(network(), data, HARD, tmp_path / "whole", settings=LONG))
+
+
+def test_a_second_try_may_change_nothing_but_the_limits(tmp_path: Path) -> None:
+    verify_run(network(), dataset(4), 0.05, tmp_path, settings=SETTINGS)
+    for other in (SETTINGS.changed(attack={"seed": 5}), SETTINGS.changed(arithmetic="sound", limits={"timeout": 5})):
+        with pytest.raises(StoreError, match="other settings"):
+            verify_run(network(), dataset(4), 0.05, tmp_path, settings=other, again=True)
+    with pytest.raises(StoreError, match="with eps"):
+        verify_run(network(), dataset(4), 0.06, tmp_path, settings=SETTINGS, again=True)
+
+
 def test_more_images_can_be_asked_for_later(tmp_path: Path) -> None:
     data = dataset(12)
     first = verify_run(network(), data, 0.02, tmp_path, count=5, settings=SETTINGS)
@@ -490,6 +561,13 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
     connection.close()
     assert main(["verify", *line, "--start", "3", "--count", "2", "--json"]) == 0
     assert [image["image"] for image in json.loads(capsys.readouterr().out)["images"]] == [3, 4]
+    assert main(["verify", *line, "--timeout", "60", "--count", "5"]) == 1
+    assert "--again" in capsys.readouterr().err
+    assert main(["verify", *line, "--timeout", "60", "--count", "5", "--again", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measures"]["count"] == 5
+    line += ["--timeout", "60"]
+    assert main(["verify", *line[:-4], "--out", str(tmp_path / "none"), "--again"]) == 1
+    assert "no run in" in capsys.readouterr().err
     assert main(["verify", *line, "--arithmetic", "fast"]) == 1
     assert "arithmetic" in capsys.readouterr().err
     assert main(["verify", *line, "--set", "batches=3"]) == 1

@@ -43,6 +43,7 @@ EPILOG = example(
     "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --count 1000 --timeout 300",
     "lipgraft verify model.safetensors --data digits --eps 0.05 --out runs/digits --arithmetic fast --json",
     "lipgraft verify model.safetensors --data digits --eps 0.05 --certificates proofs && lipgraft check proofs",
+    "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --count 1000 --timeout 3000 --again",
     "lipgraft verify model.safetensors --data cifar10 --eps 2/255 --cluster local --workers 4",
 )
 
@@ -72,6 +73,10 @@ def verify(
     count: Annotated[int | None, typer.Option(min=1, help="Number of test images; default all that follow.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds per image; default 300.")] = None,
     total_seconds: Annotated[float | None, typer.Option(help="Wall time for the whole run; default no limit.")] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Try images that the run left unknown once more; other limits are allowed."),
+    ] = False,
     arithmetic: ArithmeticOption = None,
     speaks_of: SpeaksOfOption = None,
     certificates: Annotated[
@@ -98,7 +103,7 @@ def verify(
     with loading():
         from lipgraft import data as datasets
         from lipgraft.cli.model import load_model
-        from lipgraft.runs import verify_run
+        from lipgraft.runs import RESULTS, verify_run
         from lipgraft.runs.progress import VerifyProgress
         from lipgraft.verification import VerifySettings, measure, verify_stream
 
@@ -108,6 +113,8 @@ def verify(
     settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device if cluster is None else "cpu")
     run = check_folder(out or default_run(checkpoint, data, eps))
+    if again and not (run / RESULTS).is_file():
+        raise SettingsError(f"there is no run in {run} to try again; leave out --again to start one.")
     if certificates is not None:
         check_folder(certificates)
     dataset = datasets.load(data, root=data_root).to(where)
@@ -130,6 +137,7 @@ def verify(
             watch=progress.bounded,
             certificates=certificates,
             stream=verify_stream if crew is None else crew.verify_stream,
+            again=again,
         )
     measures = measure([row.verdict for row in rows])
     if json:

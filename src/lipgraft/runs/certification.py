@@ -19,7 +19,7 @@ from lipgraft.runs.fingerprint import Identity
 from lipgraft.runs.store import RESULTS, ResultStore, Row
 from lipgraft.verification import VerifySettings, verify_stream
 from lipgraft.verification.settings import flat
-from lipgraft.verification.verdict import Decided
+from lipgraft.verification.verdict import Decided, Verdict
 
 
 class Stream(Protocol):
@@ -52,6 +52,7 @@ def verify_run(
     watch: Callable[[int], None] | None = None,
     certificates: str | os.PathLike[str] | None = None,
     stream: Stream = verify_stream,
+    again: bool = False,
 ) -> list[Row]:
     """Verify `count` test images (all by default) from number `start` on, and return their rows, in order.
 
@@ -61,6 +62,7 @@ def verify_run(
     certificates: a folder that gets a file for every proof and counterexample. An image that was verified before is
     proved again if its file is not there.
     stream: what verifies the images.
+    again: images that an earlier run left unknown are tried once more, and limits may differ from that run's.
     """
     chosen = settings or VerifySettings()
     size = len(data.x_test)
@@ -71,12 +73,14 @@ def verify_run(
         )
     folder = None if certificates is None else CertificateFolder(certificates)
     identity = identity_of(model, data, eps, chosen)
-    with ResultStore(Path(out) / RESULTS, identity) as store:
-        before = [row for row in store.rows() if row.image in wanted and (folder is None or _kept(row, folder))]
+    with ResultStore(Path(out) / RESULTS, identity, again=again) as store:
+        known = {row.image: row for row in store.rows() if row.image in wanted}
+        open_ = {image: row.verdict for image, row in known.items() if again and row.verdict.status == "unknown"}
+        before = [row for image, row in known.items() if image not in open_ and (folder is None or _kept(row, folder))]
         if started is not None:
             started(len(wanted), before)
         done = {row.image for row in before}
-        earlier = max((row.verdict.ended or 0.0 for row in before), default=0.0)
+        earlier = max((row.verdict.ended or 0.0 for row in known.values()), default=0.0)
         todo = [index for index in wanted if index not in done]
         if todo:
             index = torch.tensor(todo, device=data.x_test.device)
@@ -86,6 +90,8 @@ def verify_run(
             for place, verdict in verdicts:
                 later = None if verdict.ended is None else earlier + verdict.ended
                 row = Row(todo[place], labels[place], replace(verdict, ended=later))
+                if row.image in open_:
+                    row = replace(row, verdict=_in_all(open_[row.image], row.verdict))
                 if folder is not None and verdict.certificate is not None:  # before the verdict that rests on it
                     facts = {"data": data.name, "image": row.image, "eps": eps, "margin": verdict.margin}
                     folder.put(row.image, verdict.certificate, **facts)
@@ -95,6 +101,22 @@ def verify_run(
         if folder is not None:
             folder.settle()
         return [row for row in store.rows() if row.image in wanted]
+
+
+def _in_all(first: Verdict, second: Verdict) -> Verdict:
+    """The verdict of a second try, with what the first, which left the image unknown, took and knew."""
+    margins = [verdict.margin for verdict in (first, second) if verdict.margin is not None]
+    unknown = second.status == "unknown"
+    return replace(
+        second,
+        seconds=first.seconds + second.seconds,
+        subproblems=first.subproblems + second.subproblems,
+        margin=max(margins, default=None) if unknown else second.margin,
+        method=second.method or first.method,
+        unstable=first.unstable if second.unstable is None else second.unstable,
+        correct=first.correct if second.correct is None else second.correct,
+        attacked=first.attacked or second.attacked,
+    )
 
 
 def _kept(row: Row, folder: CertificateFolder) -> bool:

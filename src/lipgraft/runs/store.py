@@ -28,7 +28,7 @@ from lipgraft.files import check_folder
 from lipgraft.locking import hold_file
 from lipgraft.runs.fingerprint import Identity
 from lipgraft.verification import Verdict
-from lipgraft.verification.settings import FLAT_NAMES
+from lipgraft.verification.settings import FLAT_NAMES, LIMITS
 
 RESULTS = "results.sqlite"
 """The name of a results file in its folder."""
@@ -77,9 +77,12 @@ class Row:
 class ResultStore:
     """A results file, held by this process alone until it is closed."""
 
-    def __init__(self, path: str | os.PathLike[str], identity: Identity) -> None:
-        """Open or create the file; a file of another run is refused with a sentence."""
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], identity: Identity, *, again: bool = False) -> None:
+        """Open or create the file; a file of another run is refused with a sentence.
+
+        again: verdicts of unknown images may be replaced, and the limits are those of `identity` from now on.
+        """
+        self.path, self.again = Path(path), again
         check_folder(self.path.parent)
         try:
             self._lock = hold_file(self.path)
@@ -123,10 +126,14 @@ class ResultStore:
             return
         old = _belongs(self.path, connection, known)
         for key, value in new.items():
-            if old.get(key) != value:
+            same = old.get(key) == value
+            if not same and not (
+                self.again and key == "settings" and _without_limits(old[key]) == _without_limits(value)
+            ):
                 raise StoreError(f"{self.path} {_difference(key, old, value)}; give another --out to start anew.")
         with connection:
             _add_columns(connection, known["results"])
+            connection.execute("UPDATE run SET value = ? WHERE key = 'settings'", (new["settings"],))
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -135,8 +142,11 @@ class ResultStore:
         return self._connection
 
     def put(self, row: Row) -> None:
-        """Write one image's verdict; an image that is there already is left as it is."""
+        """Write one image's verdict; an image that is there already is left as it is, unless it is unknown and may be
+        replaced."""
         with _speaking(self.path), self.connection as connection:
+            if self.again:
+                connection.execute("DELETE FROM results WHERE image = ? AND status = 'unknown'", (row.image,))
             connection.execute(f"INSERT OR IGNORE INTO results ({COLUMNS}) VALUES ({PLACES})", _to_values(row))
 
     def done(self) -> set[int]:
@@ -214,6 +224,11 @@ def _belongs(path: Path, connection: sqlite3.Connection, known: dict[str, set[st
     return dict(connection.execute("SELECT key, value FROM run"))
 
 
+def _without_limits(settings: str) -> dict[str, Any]:
+    """Settings as they are stored, without those that an image's second try may change."""
+    return {name: value for name, value in json.loads(settings).items() if name not in LIMITS}
+
+
 def _difference(key: str, old: dict[str, str], new: str) -> str:
     """The sentence's middle: what the file holds that this run does not want."""
     was = old.get(key, "")
@@ -226,7 +241,8 @@ def _difference(key: str, old: dict[str, str], new: str) -> str:
         before, after = json.loads(was), json.loads(new)
         names = [n for n in sorted({*before, *after}) if before.get(n) != after.get(n)]
         parts = [f"{FLAT_NAMES.get(n, n)} {before.get(n)!r} instead of {after.get(n)!r}" for n in names]
-        return f"holds results with other settings ({', '.join(parts)})"
+        hint = "; --again tries unknown images with other limits" if set(names) <= set(LIMITS) else ""
+        return f"holds results with other settings ({', '.join(parts)}){hint}"
     if key in ("model", "images"):
         what = "of another model" if key == "model" else "for other images or labels under the same name"
         return f"holds results {what} (fingerprint {was[:12]} instead of {new[:12]})"

@@ -251,6 +251,10 @@ def grouped(settings: Mapping[str, Any], where: str = "settings") -> dict[str, A
     return out
 
 
+LIMITS = tuple(name for name, path in FLAT_NAMES.items() if path.startswith("limits."))
+"""What says when the verifier gives up, and has no part in what it proves or refutes."""
+
+
 def flat(settings: VerifySettings) -> dict[str, Any]:
     """Every setting under the name by which results record it.
 
