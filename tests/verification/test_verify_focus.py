@@ -53,10 +53,26 @@ def costs(*values: float) -> Tensor:
 
 def test_images_come_when_they_prove_hard_the_most_promising_first_as_many_as_there_is_room_for() -> None:
     turns = focus_on([AFTER, AFTER - 1, AFTER, AFTER], room=6)
+    turns.exclusive = False
     pool, stopped = pool_of([3, 1, 3, 2]), [False] * 4
     assert turns.update(0, stopped, pool, lambda: costs(9, 1, 2, 4))
     assert set(turns.ends) == {2, 3}  # image 0 has no room, image 1 is not hard
     assert turns.others(stopped) == [True, True, False, False]
+
+
+@pytest.mark.parametrize("last", ["proves hard", "ends"])
+def test_on_a_cpu_everyone_is_tried_before_anyone_has_a_turn(last: str) -> None:
+    turns = focus_on([AFTER, AFTER - 1, AFTER], room=1)
+    pool, stopped = pool_of([1, 1, 1]), [False] * 3
+    for rounds in range(20):
+        assert not turns.update(rounds, stopped, pool, lambda: costs(1, 3, 2))
+    assert not turns.ends
+    if last == "ends":
+        stopped[1] = True
+    else:
+        turns.ledger.subproblems[1] = AFTER
+    assert turns.update(20, stopped, pool, lambda: costs(1, 3, 2))
+    assert set(turns.ends) == {0}
 
 
 def test_an_image_with_more_margins_than_there_is_room_for_comes_alone() -> None:
@@ -158,9 +174,14 @@ def test_a_cpu_leaves_the_others_alone_and_tries_no_more_images_at_a_time_than_f
     turns = focus_on([AFTER, AFTER, 0, 0, 0], room=1)
     stopped, pool = [False] * 5, pool_of([1, 1, 1, 1, 1], [-1.0, -1.0, -3.0, -1.0, -2.0])
     turns.update(0, stopped, pool, lambda: costs(1, 2, 1, 1, 1))
+    assert turns.resting(stopped) == [True] * 5
+    none = torch.inf
+    assert turns.shares(costs(1, 1, 1, 1, 1000), stopped, pool, 4).tolist() == [none, none, none, 1, MOST]
+    assert turns.shares(costs(1, 1, 1, 1, 1), stopped, pool, 2).tolist() == [none, none, none, 1, none]
+    stopped[2:] = [True] * 3
+    turns.update(1, stopped, pool, lambda: costs(1, 2, 1, 1, 1))
     assert turns.resting(stopped) == [False, True, True, True, True]
-    assert turns.shares(costs(1, 1, 1, 1, 1000), stopped, pool, 4).tolist() == [1, torch.inf, torch.inf, 1, MOST]
-    assert turns.shares(costs(1, 1, 1, 1, 1), stopped, pool, 2).tolist() == [1, torch.inf, torch.inf, 1, torch.inf]
+    assert turns.shares(costs(1, 1, 1, 1, 1), stopped, pool, 4).tolist() == [1, none, none, none, none]
 
 
 def test_images_are_not_forgotten_where_they_count_as_hard_only_after_their_trial() -> None:

@@ -2,7 +2,7 @@
 
 What helps hard images most, planes above their neurons, takes memory and time for every margin. So not all images can
 have them at once, and branching without them is mostly lost on hard images. Therefore these take turns, as many at a
-time as can have planes. A turn ends when the image is decided or has twice its subproblems. Everyone gets one turn, and
+time as can have planes; on a CPU, where each subproblem costs, once all images have been tried. A turn ends when the image is decided or has twice its subproblems. Everyone gets one turn, and
 then those that need least, as far as their last turn tells: what stands still waits for all others.
 """
 
@@ -65,7 +65,7 @@ class Focus:
         waiting = [place for place in hard if place not in self.ends]
         news = over or len(waiting) > self.waited or rounds >= self.next_look
         self.waited = len(waiting)
-        if not waiting or not news:
+        if not waiting or not news or (self.exclusive and self._on_trial(stopped)):
             return False
         self.next_look = rounds + LOOK
         wide = pool.margin_counts(len(taken))
@@ -102,9 +102,12 @@ class Focus:
 
     def _at_work(self, stopped: Sequence[bool]) -> set[int]:
         """The images whose turn it is, and those on trial."""
+        return self._on_trial(stopped) | self.ends.keys()
+
+    def _on_trial(self, stopped: Sequence[bool]) -> set[int]:
+        """The images that nobody can tell of yet whether they are hard."""
         trial = self.after if self.exclusive else max(TRIAL, self.after)
-        on_trial = {place for place, taken in enumerate(self.taken) if taken < trial and not stopped[place]}
-        return on_trial | self.ends.keys()
+        return {place for place, taken in enumerate(self.taken) if taken < trial and not stopped[place]}
 
     def _left_out(self, at_work: set[int], pool: Pool, count: int) -> set[int]:
         """Of the images on trial, those that look worst where fewer are enough to fill a round."""
