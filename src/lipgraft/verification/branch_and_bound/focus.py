@@ -2,8 +2,9 @@
 
 What helps hard images most, planes above their neurons, takes memory and time for every margin. So not all images can
 have them at once, and branching without them is mostly lost on hard images. Therefore these take turns, as many at a
-time as can have planes; on a CPU, where each subproblem costs, once all images have been tried. A turn ends when the image is decided or has twice its subproblems. Everyone gets one turn, and
-then those that need least, as far as their last turn tells: what stands still waits for all others.
+time as can have planes. On a CPU, where each subproblem costs, turns begin once all images have been tried. A turn
+ends when the image is decided or has twice its subproblems. Everyone gets one turn, and then those that need least, as
+far as their last turn tells: what stands still waits for all others.
 """
 
 from __future__ import annotations
