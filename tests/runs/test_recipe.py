@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -181,14 +180,9 @@ def test_recipes_that_are_not_there_or_not_yaml_are_refused(tmp_path: Path) -> N
         load_recipe(tmp_path / "round.yaml")
 
 
-def test_the_documentation_lists_every_key_of_every_group() -> None:
+def test_the_documentation_ends_with_every_key_of_every_group_as_the_code_describes_it() -> None:
     """If it does not: put the output of `lipgraft run --explain` at the end of docs/recipes.md."""
-    assert _keys(explain()) == _keys((DOCS / "recipes.md").read_text(encoding="utf-8"))
-
-
-def _keys(text: str) -> list[str]:
-    """Headings and first columns; the sentences may lag behind the code's, the keys may not."""
-    return re.findall(r"^(?:### .*|\| `\w+` \|)", text, flags=re.MULTILINE)
+    assert (DOCS / "recipes.md").read_text(encoding="utf-8").endswith(explain().strip() + "\n")
 
 
 # Recipes from anybody

@@ -69,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class AttackSettings:
-    """How counterexamples are searched for, before any bound and during branch and bound."""
+    """How counterexamples are searched for, before bounds are optimised and during branch and bound."""
 
     method: str = setting("pgd-targeted", "Attack that runs before bounds are optimised.")
     steps: int = setting(50, "Steps of the attack.")
