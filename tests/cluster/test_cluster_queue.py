@@ -6,6 +6,8 @@ import pytest
 
 from lipgraft.cluster import Queue
 from lipgraft.cluster.crew import DEATHS
+from lipgraft.cluster.driver import GPU_CHUNK, first_queue
+from lipgraft.verification import VerifySettings
 
 
 @pytest.mark.parametrize(("count", "workers", "most"), [(0, 1, 1), (1, 4, 32), (100, 2, 32), (1000, 3, 256), (7, 9, 1)])
@@ -32,6 +34,24 @@ def test_chunks_of_quick_images_are_no_smaller_than_what_is_worth_a_message() ->
 def test_chunks_are_no_smaller_than_asked_for_but_for_the_last() -> None:
     queue = Queue(range(1000), 2, 1024, least=400)
     assert [len(queue.take()) for _ in range(3)] == [400, 400, 200]
+
+
+@pytest.mark.parametrize(("images", "workers"), [(0, 2), (1, 4), (200, 2), (5000, 2), (10, 3)])
+def test_when_the_runs_time_is_limited_a_cpu_gets_its_whole_share_so_that_hard_images_do_not_delay_the_others(
+    images: int, workers: int
+) -> None:
+    limited = first_queue(images, workers, VerifySettings().changed(limits={"total_seconds": 60.0}), on_gpu=False)
+    sizes = list[int]()
+    while len(limited):
+        sizes.append(len(limited.take()))
+    assert sum(sizes) == images
+    assert len(sizes) <= workers
+
+
+def test_else_a_cpu_gets_small_chunks_and_a_gpu_as_many_images_as_it_takes_at_once() -> None:
+    assert len(first_queue(5000, 2, VerifySettings(), on_gpu=False).take()) == 32
+    assert len(first_queue(5000, 2, VerifySettings(), on_gpu=True).take()) == GPU_CHUNK
+    assert len(first_queue(300, 2, VerifySettings(), on_gpu=True).take()) == 150
 
 
 def test_a_dead_workers_images_come_back_first_and_one_at_a_time() -> None:

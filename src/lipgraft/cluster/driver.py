@@ -151,10 +151,7 @@ class Cluster:
         # What is wrong with the question is said here, before any worker starts.
         Job.of(model, x[:1], y[:1], first, 0.0, 1.0, settings, certificates=certificates)
         question = Question(model, eps, settings, certificates)
-        if self.on_gpu:  # one chunk for each, as far as that goes: open images move to who is done first
-            queue = Queue(range(len(x)), self.workers, GPU_CHUNK, least=-(-len(x) // self.workers))
-        else:
-            queue = Queue(range(len(x)), self.workers, min(settings.images, CPU_GROUP))
+        queue = first_queue(len(x), self.workers, settings, on_gpu=self.on_gpu)
         self._work = run = _Run(self, question, x, y, queue, began, watch, together)
         return run.verdicts()
 
@@ -171,6 +168,20 @@ class Cluster:
         """
         self._work = tasks = Tasks(self, make, items)
         return tasks.results()
+
+
+def first_queue(images: int, workers: int, settings: VerifySettings, *, on_gpu: bool) -> Queue:
+    """All images, in the chunks in which workers get them; open ones move to who is done first.
+
+    A GPU gets its whole share at once. So does a CPU if the run's time is limited: it tries all images that it has
+    before the hard ones have a turn, and with a part of its share it might never come to the rest.
+    """
+    share = -(-images // workers)
+    if on_gpu:
+        return Queue(range(images), workers, GPU_CHUNK, least=share)
+    if settings.limits.total_seconds is not None:
+        return Queue(range(images), workers, max(1, share), least=share)
+    return Queue(range(images), workers, min(settings.images, CPU_GROUP))
 
 
 class _Run(Crew[_Worker]):
