@@ -322,7 +322,8 @@ def test_products_by_group_are_those_of_each_row_with_the_matrix_of_its_group() 
         rows[group == groups] = 0  # of no group
         table = torch.randn(groups, 4, 6, generator=generator, dtype=torch.float64)
         want = torch.einsum("bu,bun->bn", rows, table[group.clamp(max=groups - 1)])
-        torch.testing.assert_close(Grouped.of(group, groups).product(rows, table), want)
+        for blocks in (False, True):
+            torch.testing.assert_close(Grouped.of(group, groups, blocks=blocks).product(rows, table), want)
     even = Grouped.even(5, 3, torch.device("cpu"))
     rows = torch.randn(15, 4, generator=generator, dtype=torch.float64)
     table = torch.randn(5, 4, 6, generator=generator, dtype=torch.float64)
