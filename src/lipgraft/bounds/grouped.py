@@ -68,7 +68,7 @@ class Grouped:
         if self.rows is None or self.place is None:
             return (rows.view(len(table), -1, rows.shape[1]) @ table).flatten(0, 1)
         if self.owner is None:
-            parts = torch.split(rows[self.rows], self.counts)
+            parts = torch.split(rows[self.rows], list(self.counts))
             return torch.cat([part @ one for part, one in zip(parts, table, strict=True)])[self.place]
         blocks = F.pad(rows, (0, 0, 0, 1))[self.rows]
         return torch.bmm(blocks, table[self.owner]).flatten(0, 1)[self.place]
