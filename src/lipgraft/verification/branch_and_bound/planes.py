@@ -21,7 +21,7 @@ ROWS = 2**27  # numbers in the rows from which what neurons read is taken, at mo
 FEW, MANY = 12, 64  # margins with planes at a time, at most: on a CPU, and on a GPU
 MEMORY = 0.45  # of what is free, for planes
 SLOPE, READ = 4 + 8, 3 * 8  # bytes of a slope, as a search and as proofs see it, and of a value that a neuron reads
-COPIES = 8  # bytes of a slope in every block of subproblems that are bounded
+COPIES = 8  # bytes of a slope in every block of subproblems that are bounded, on a GPU
 CODES = 65535  # 16 bits: with 8, planes that are chords lose up to a seventh of what is left to prove
 LR_ALPHA, LR_BETA, LR_PLANES, DECAY = 0.1, 0.1, 0.05, 0.985
 LR_AGAIN = 0.02  # for planes that were fitted before: longer steps lose what they had
@@ -104,7 +104,7 @@ def fits(groups: Sequence[Group], batch: int, device: torch.device) -> bool:
     if len(groups) > most_margins(device):
         return False
     widest, most = max(group.slopes for group in groups), max(group.values for group in groups)
-    blocks = batch // SIZE + len(groups)
+    blocks = 0 if device.type == "cpu" else batch // SIZE + len(groups)  # see `bounds.grouped`
     need = len(groups) * (widest * SLOPE + most * READ) + blocks * widest * COPIES
     return need <= MEMORY * free_bytes(device)
 
