@@ -56,7 +56,7 @@ def test_ten_images_of_each_network_get_verdicts_that_fit_its_card(name: str) ->
     )
     verdicts = lg.verify(model, x, y, eps, settings=settings)
     proved = [v.status == "verified" for v in verdicts]
-    assert sum(proved) >= 3, [(v.status, v.reason) for v in verdicts]
+    assert sum(proved) >= (4 if "conv-big" in name else 3), [(v.status, v.reason) for v in verdicts]
     assert not any(v.status == "error" for v in verdicts)
     wrong = [v.method == "misclassified" for v in verdicts]
     assert wrong == (model(x).argmax(1) != y).tolist()

@@ -46,6 +46,7 @@ def test_when_the_runs_time_is_limited_a_cpu_gets_its_whole_share_so_that_hard_i
         sizes.append(len(limited.take()))
     assert sum(sizes) == images
     assert len(sizes) <= workers
+    assert limited.died([]) == []  # a worker that had none yet
 
 
 def test_else_a_cpu_gets_small_chunks_and_a_gpu_as_many_images_as_it_takes_at_once() -> None:

@@ -50,7 +50,8 @@ class Grouped:
         batch, everyone = len(group), torch.arange(len(group), device=group.device)
         count = group.new_zeros(groups).scatter_add(0, group, torch.ones_like(group))
         order = torch.argsort(group, stable=True)
-        if not (group.device.type != "cpu" if blocks is None else blocks):
+        in_blocks = group.device.type != "cpu" if blocks is None else blocks
+        if not in_blocks:
             place = torch.empty_like(order).scatter(0, order, everyone)
             return Grouped(group, member, order, place=place, counts=tuple(count.tolist()))
         full = (count + (SIZE - 1)) // SIZE

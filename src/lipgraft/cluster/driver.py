@@ -176,11 +176,11 @@ def first_queue(images: int, workers: int, settings: VerifySettings, *, on_gpu: 
     A GPU gets its whole share at once. So does a CPU if the run's time is limited: it tries all images that it has
     before the hard ones have a turn, and with a part of its share it might never come to the rest.
     """
-    share = -(-images // workers)
+    share = max(1, -(-images // workers))
     if on_gpu:
         return Queue(range(images), workers, GPU_CHUNK, least=share)
     if settings.limits.total_seconds is not None:
-        return Queue(range(images), workers, max(1, share), least=share)
+        return Queue(range(images), workers, share, least=share)
     return Queue(range(images), workers, min(settings.images, CPU_GROUP))
 
 
