@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,11 @@ from lipgraft import models
 from lipgraft.bounds import Bounds, bound
 from lipgraft.bounds.margins import other_classes
 from lipgraft.box import Box
+from lipgraft.data import images, load
 from lipgraft.network import trace
 from lipgraft.runs import measurements
+from lipgraft.runs.recipe import AttackSettings
+from lipgraft.training import robust_accuracy
 
 EPS = 0.02
 
@@ -45,3 +50,30 @@ def test_shares_and_margins_are_those_of_their_own_images_and_crown_bounds_each_
     alone = measurements.unstable_shares(model, x[reached], EPS)
     assert [layer["unr"] for layer in layers] == pytest.approx([layer["unr"] for layer in alone], abs=2e-3)
     assert any(layer["unr"] > 0.01 for layer in layers)
+
+
+def test_an_interrupted_attack_goes_on_with_the_lot_it_was_at_and_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = models.build("digits-cnn", "digits", seed=0).eval(), load("digits")
+    data = replace(data, x_test=data.x_test[:50], y_test=data.y_test[:50])
+    settings = AttackSettings(steps=3, restarts=2)
+    monkeypatch.setattr(measurements, "LOT", 20)
+    whole = measurements.accuracies(model, data, EPS, settings, 0, tmp_path / "whole", False)
+    assert whole["sa"] == pytest.approx(float((model(images(data.x_test)).argmax(1) == data.y_test).float().mean()))
+    seeds: list[int] = []
+
+    def counted(*args: Any, seed: int, **named: Any) -> Any:
+        if len(seeds) == 1:
+            seeds.append(-1)
+            raise KeyboardInterrupt
+        seeds.append(seed)
+        return robust_accuracy(*args, seed=seed, **named)
+
+    monkeypatch.setattr(measurements, "robust_accuracy", counted)
+    with pytest.raises(KeyboardInterrupt):
+        measurements.accuracies(model, data, EPS, settings, 0, tmp_path / "cut", False)
+    again = measurements.accuracies(model, data, EPS, settings, 0, tmp_path / "cut", False)
+    assert len(seeds) == 4  # three lots and the interruption
+    assert len(set(seeds)) == 4  # each lot has random starts of its own
+    assert {**again, "seconds": 0} == {**whole, "seconds": 0}

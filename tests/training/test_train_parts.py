@@ -21,7 +21,7 @@ from lipgraft.bench.training import bench_train, plain_step, random_data
 from lipgraft.errors import FileError, SettingsError
 from lipgraft.grafting import apply
 from lipgraft.settings import build, to_mapping
-from lipgraft.training import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, preset, robust_accuracy
+from lipgraft.training import OBJECTIVES, PRESETS, SCHEDULES, TrainSettings, accuracy, evaluate, preset, robust_accuracy
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state
 from lipgraft.training.optimiser import OPTIMISERS, RAdam, Sgd, clipped, rectification
 from lipgraft.training.parameters import weights_of
@@ -399,6 +399,21 @@ def test_robust_accuracy_falls_with_restarts_and_counts_what_survives() -> None:
     assert not result.survivors[:30].any()
     again = robust_accuracy(Threshold(), x, y, 0.05, steps=3, restarts=5, batch=64)
     assert again.after[1] == result.after[1]
+
+
+def test_robust_accuracy_tells_how_many_images_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "AT_ONCE", 70)  # several parts in every stage of restarts
+    x = torch.rand(200, 2, generator=torch.Generator().manual_seed(0))
+    y = Threshold()(x).argmax(1)
+    told: list[tuple[int, int]] = []
+    robust_accuracy(
+        Threshold(), x, y, 0.05, steps=3, restarts=12, batch=40, progress=lambda done, count: told.append((done, count))
+    )
+    done = [images for images, _ in told]
+    assert done == sorted(done)
+    assert done[0] < 20  # of the first of twelve restarts
+    assert told[-1] == (200, 200)
+    assert len(set(done)) > 20
 
 
 def test_robust_accuracy_without_eps_is_accuracy() -> None:

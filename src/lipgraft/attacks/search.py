@@ -26,6 +26,9 @@ LOOK = 0.25
 Charge = Callable[[Tensor], bool]
 """Called after some steps with the image of every point that took them, (R,); True ends the attack."""
 
+Progress = Callable[[int, int], None]
+"""Called with the ascents that are over, or that nobody needs any more, and the number of all."""
+
 
 @dataclass(frozen=True, eq=False)
 class Search:
@@ -54,13 +57,15 @@ def attack(
     batch: int | None = None,
     generator: torch.Generator | None = None,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Tensor:
     """For each image a point within eps that the model misclassifies, or the worst one found. (B, *shape).
 
     x: (B, *shape), inside [low, high]; y: (B,) true classes; eps: a number or (B,), in the units of x. The result has
     the model's dtype, or single precision if that is less, and its device. method: a key of `ATTACKS`.
     step_size: as a multiple of eps; by default the method's own. low, high: the valid range of x (None: no limit).
-    batch: how many points go through the model at once. Randomness comes from `generator`, else from `seed`.
+    batch: how many points go through the model at once. Randomness comes from `generator`, else from `seed`. progress:
+    called after each batch with the ascents done so far and their number, such as `lipgraft.progress.bar` makes it.
 
     Examples:
         >>> import torch
@@ -85,6 +90,7 @@ def attack(
         batch=batch,
         generator=generator,
         seed=seed,
+        progress=progress,
     ).x
 
 
@@ -103,6 +109,7 @@ def search(
     batch: int | None = None,
     generator: torch.Generator | None = None,
     seed: int = 0,
+    progress: Progress | None = None,
     first: int = 0,
     last: int | None = None,
     charge: Charge | None = None,
@@ -129,7 +136,7 @@ def search(
             run.start_at(x)
             run.network = trace(model, tuple(x.shape[1:]), products=True).to(device=x.device) if chosen.wide else None
             starts = range(restarts * run.targets.shape[1] if chosen.targeted else restarts)[first:last]
-            run.ascents(starts, chosen.steps(chosen.fixed_steps or steps, step_size), radius.to(x.dtype))
+            run.ascents(starts, chosen.steps(chosen.fixed_steps or steps, step_size), radius.to(x.dtype), progress)
     return Search(run.x, run.broken, run.margin, not run.late)
 
 
@@ -185,15 +192,21 @@ class _Run:
         self.margin = worst_margin(logits, self.y).to(x.dtype)
         self.broken = misclassified(self.margin)
 
-    def ascents(self, starts: range, steps: list[float], radius: Tensor) -> None:
+    def ascents(self, starts: range, steps: list[float], radius: Tensor, progress: Progress | None = None) -> None:
         """These starts, each image's in parallel as far as the batch has room, until every image is broken."""
+        total = len(starts) * len(self.x)
         alive = torch.nonzero(~self.broken & (radius > 0)).flatten()
         while starts and len(alive) and not self.late:
             some = torch.tensor(starts[: max(1, self.batch // len(alive))], device=alive.device)
+            waiting = len(alive)
             for images in torch.split(alive, self.batch):
                 if self.late:
                     break
                 self._ascend(images.repeat(len(some)), some.repeat_interleave(len(images)), steps, radius)
+                waiting -= len(images)
+                if progress is not None:
+                    later = int((~self.broken[alive]).sum()) * (len(starts) - len(some))
+                    progress(total - waiting * len(some) - later, total)
             starts = starts[len(some) :]
             alive = alive[~self.broken[alive]]
 

@@ -18,10 +18,12 @@ from lipgraft.cli.common import (
     SeedOption,
     ThreadsOption,
     example,
+    place_of,
     print_json,
     print_table,
     resolve_device,
 )
+from lipgraft.progress import bar
 
 EPILOG = example("lipgraft attack model.safetensors --data cifar10 --eps 2/255 --steps 100 --restarts 100")
 
@@ -49,10 +51,23 @@ def attack(
     from lipgraft.training.evaluate import robust_accuracy
 
     dataset = datasets.load(data, root=data_root)
-    model = load_model(checkpoint, dataset, resolve_device(device))
+    where = resolve_device(device)
+    model = load_model(checkpoint, dataset, where)
     x, y = dataset.x_test[:count], dataset.y_test[:count]
     began = time.perf_counter()
-    result = robust_accuracy(model, x, y, eps, method=method, steps=steps, restarts=restarts, batch=batch, seed=seed)
+    with bar("attacking", place=place_of(where)) as progress:
+        result = robust_accuracy(
+            model,
+            x,
+            y,
+            eps,
+            method=method,
+            steps=steps,
+            restarts=restarts,
+            batch=batch,
+            seed=seed,
+            progress=progress,
+        )
     seconds = time.perf_counter() - began
     if json:
         survivors = result.survivors.nonzero().flatten().tolist()

@@ -199,7 +199,7 @@ class RunDirectory:
             self.announce(what, True)
             return dict(record["result"])
         self.announce(what, False)
-        scratch = self.path / "unfinished" / name if shared is None else shared.scratch(key)
+        scratch = self.path / "unfinished" / f"{name}.{key[:8]}" if shared is None else shared.scratch(key)
         began = time.perf_counter()
         result = _plain(work(scratch))
         # A stage that went on after an interruption knows better how long it took in all.

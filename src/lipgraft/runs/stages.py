@@ -33,7 +33,9 @@ def measure_model(shop: Workshop, model: ModelRecipe, network: nn.Module) -> Non
         f"{model.name}.accuracy",
         f"{model.title}: accuracy, clean and attacked",
         {"stage": "accuracy", **known, "attack": to_mapping(recipe.attack)},
-        lambda _: measurements.accuracies(network, data, recipe.eps, recipe.attack, recipe.seed),
+        lambda folder: measurements.accuracies(
+            network, data, recipe.eps, recipe.attack, recipe.seed, folder, shop.progress
+        ),
     )
     run.stage(
         f"{model.name}.certify",
@@ -74,10 +76,10 @@ def _bounds(shop: Workshop, model: ModelRecipe, network: nn.Module) -> dict[str,
     reached = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     reached[[row.image - part.start for row in rows if row.verdict.reached_verifier]] = True
     method = recipe.certify.margins
-    layers, margins = measurements.shares_and_margins(network, x, y, recipe.eps, method, reached)
+    layers, margins = measurements.shares_and_margins(network, x, y, recipe.eps, method, reached, shop.progress)
     if model.graft is not None:
         start = models.load(shop.run.checkpoint(f"{model.name}-grafted"), shop.device)
-        before = measurements.unstable_shares(start, x[reached], recipe.eps)
+        before = measurements.unstable_shares(start, x[reached], recipe.eps, shop.progress)
         layers = [{**layer, "unr_grafted": old["unr"]} for layer, old in zip(layers, before, strict=True)]
     return {"layers": layers, "margins": margins}
 

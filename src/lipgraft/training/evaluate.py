@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipgraft.attacks.search import default_batch, search
+from lipgraft.attacks.search import Progress, default_batch, search
 from lipgraft.data import images
 from lipgraft.errors import SettingsError
 from lipgraft.network import evaluated, like, trace
@@ -18,6 +18,9 @@ from lipgraft.training.task import pixel_box
 
 MOST_BOUNDED = 1000
 """Images whose interval bounds are computed at once: those of all layers are kept."""
+
+AT_ONCE = 20_000
+"""Images that are on the device at once; the search takes its own batches of them."""
 
 REPORT_AFTER = (1, 10, 100)
 """Numbers of restarts after which robust accuracy is reported."""
@@ -77,11 +80,13 @@ def robust_accuracy(
     batch: int | None = None,
     seed: int = 0,
     report: tuple[int, ...] = REPORT_AFTER,
+    progress: Progress | None = None,
 ) -> RobustAccuracy:
     """The share of images that are classified as y at every point the attack tries. Arguments as for `attack`.
 
     x: (N, H, W, C) uint8, or (N, *shape) floats. Restarts go in stages that end at the numbers in `report` and at
     `restarts`; images that one stage breaks are not in the next, and within a stage are dropped as they break.
+    progress: called with the images done so far and their number; an image counts by the share of its restarts.
     """
     if len(x) == 0:
         raise SettingsError("robust accuracy needs at least one image.")
@@ -92,8 +97,11 @@ def robust_accuracy(
     after: dict[int, float] = {}
     done = 0
     for stage in sorted({r for r in report if r < restarts} | {restarts}):
-        left = torch.nonzero(alive).flatten()
-        for part in torch.split(left, 20_000):  # what stays on the device at once; the search batches by itself
+        parts = torch.split(torch.nonzero(alive).flatten(), AT_ONCE)
+        lengths = [len(part) for part in parts]
+        for i, part in enumerate(parts):
+            # At most: restarts of this stage for the parts behind this one, and all later stages.
+            later = sum(lengths[i + 1 :]) * (stage - done) + int(alive.sum()) * (restarts - stage)
             found = search(
                 model,
                 _floats(x[part.to(x.device)].to(device)),
@@ -107,11 +115,19 @@ def robust_accuracy(
                 high=high,
                 batch=batch,
                 generator=generator,
+                progress=None if progress is None else _in_images(progress, later, restarts, len(x)),
             )
             alive[part] = ~found.broken.cpu()
         after[stage] = float(alive.float().mean())
         done = stage
+    if progress is not None:
+        progress(len(x), len(x))
     return RobustAccuracy(clean, after, alive)
+
+
+def _in_images(progress: Progress, later: int, restarts: int, count: int) -> Progress:
+    """What a search is to tell of its ascents, when at most so many more of them follow it."""
+    return lambda done, here: progress(count - -(-(later + here - done) // restarts), count)
 
 
 def _correct(model: nn.Module, x: Tensor, y: Tensor, batch: int | None) -> Tensor:
