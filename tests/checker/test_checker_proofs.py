@@ -190,14 +190,14 @@ def test_float32_evaluation_in_any_order_stays_within_the_intervals(left: float)
 def interval_pass(net: Network, low: np.ndarray, high: np.ndarray, hardware: bool = False) -> Forward:
     """Bounds of every node by intervals alone."""
     forward = Forward(net, low, high, hardware)
-    for node, absolute in zip(net.nodes[1:], forward.absolute[1:], strict=True):
+    for node in net.nodes[1:]:
         if isinstance(node, Activation):
             z = forward.values[node.inputs[0]]
             at = np.flatnonzero((z.low < 0) & (z.high > 0))
             lines = Lines.of(forward.given, node.slope, z.low >= 0, at, z.low[at], z.high[at])
             forward.activation(node, lines, z.low, z.high)
         else:
-            forward.affine(node, absolute)
+            forward.affine(node)
     return forward
 
 

@@ -169,8 +169,9 @@ def evaluation_error(node: Node, inputs: Sequence[Interval]) -> Tensor | None:
     """How far float32 hardware, adding up in any order, may be from the node's real value at the inputs that it is
     given: (B, *shape); None: not at all. inputs: sound intervals of these inputs.
 
-    gamma_n of float32 times the absolute values that are added up, and what flushing denormal products loses. n has
-    room for a node to be computed in a few steps, as an exported graft or a normalisation is.
+    gamma_n of float32 times the absolute values that are added up, and what flushing denormal results loses. n has room
+    for a node to be computed in a few steps, as an exported graft or a normalisation is. Hardware that flushes denormal
+    numbers to zero is covered where neither the point nor a weight has one: then it never reads one.
     """
     if isinstance(node, Activation) and node.graft is None and node.curve.slopes == (0.0, 1.0):
         return None  # max(z, 0) is exact

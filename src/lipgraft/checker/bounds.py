@@ -1,7 +1,7 @@
 """Rigorous bounds in double precision: the argument, and the arithmetic that follows it.
 
 u = 2^-53, gamma_n = n u / (1 - n u). A sum of n products, in any order, is off by at most gamma_n times the sum of the
-products' absolute values, plus n ETA for underflow.
+products' absolute values, plus n ETA for underflow, which is gradual (see `need_subnormals`).
 
 Substitution. Rows A stand at some nodes, with a constant c, such that for every x of the box (and of the splits)
 
@@ -32,7 +32,8 @@ the factor that S_0 is multiplied with. K counts the sums over neurons with plan
 
 Hardware. In float32 a node gives its exact value, of the inputs that it sees, plus some d with |d| <= rho, where
 rho = gamma_n (|W| max(|low|, |high|) + |b|) + n ETA32 with float32's own u. So it is the network with an unknown d at
-each node: intervals and mag get rho added, and where rows A leave a node, c loses |A| . rho.
+each node: intervals and mag get rho added, and where rows A leave a node, c loses |A| . rho. Where subnormal
+numbers are flushed to zero, that holds if neither the input nor a weight is subnormal: then no operand is.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ import numpy as np
 from lipgraft.checker.network import Activation, Array, Network, Node, Pick, Sum, Weighted, need
 
 U, U32 = 2.0**-53, 2.0**-24
-ETA, ETA32 = 2.0**-1022, 2.0**-126  # what a product may lose by underflow, even where subnormals are flushed to zero
+ETA, ETA32 = 2.0**-1022, 2.0**-126  # more than a result loses by underflow; ETA32 even where it is flushed to zero
 LARGEST32 = 2.0**127
 CHUNK = 2**22  # numbers held at once by the widest node
 
@@ -91,6 +92,11 @@ class Lines:
     def last(self) -> int:
         return self.first + len(self.index)
 
+    def places(self, neurons: Array, what: str) -> Array:
+        """Where neurons stand in `index`. what: a name for one of them."""
+        need(bool(np.isin(neurons, self.index).all()), f"{what} is not listed as unstable.")
+        return np.searchsorted(self.index, neurons)
+
     def usual(self) -> Array:
         """The slope below that CROWN takes: 1 if upper > -lower, else the left one."""
         return np.clip(np.where(self.upper > -self.lower, 1.0, self.left), self.least, self.most)
@@ -126,7 +132,6 @@ class Forward:
 
     def __init__(self, network: Network, lower: Array, upper: Array, hardware: bool = False) -> None:
         self.network, self.hardware = network, hardware
-        self.absolute = [node.magnitude() for node in network.nodes]
         self.values = [Value(lower, upper, np.maximum(abs(lower), abs(upper)))]
         self.rho: list[Array | None] = [None]
         self.lines: dict[int, Lines] = {}
@@ -154,7 +159,7 @@ class Forward:
         self.terms.append(self.terms[-1] + terms)
         self.lost.append(self.lost[-1] + terms * ETA * (1 + sum(float(value.mag.sum()) for value in inputs)))
 
-    def affine(self, node: Node, absolute: Node) -> None:
+    def affine(self, node: Node) -> None:
         """Interval arithmetic, W c + b -/+ |W| r, outward; and the magnitudes."""
         inputs = [self.values[i] for i in node.inputs]
         bias = np.zeros(node.size) if node.bias is None else node.bias
@@ -167,7 +172,7 @@ class Forward:
             centres.append(centre[None])
             parts.append(np.stack([radius, size, (size > 0) * 1.0, value.mag]))
         centre = node.linear(*centres)[0] + bias
-        radius, size, touched, mag = absolute.linear(*parts)
+        radius, size, touched, mag = node.magnitude().linear(*parts)
         size, n = size + abs(bias), node.terms
         outward = 2 * (n + 6) * U * size + 4 * (n + 1) * ETA * (touched > 0)  # what is zero by its weights stays so
         value = Value(centre - radius - outward, centre + radius + outward, mag + abs(bias) + n * ETA)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lipgraft.checker.bounds import Forward, Lines, Splits
+from lipgraft.checker.bounds import ETA, Forward, Lines, Splits
 from lipgraft.checker.certificate import Certificate, Layer, Leaves, Planes
 from lipgraft.checker.exact import exact_bound, show_planes
-from lipgraft.checker.network import Activation, Array, Network, Rejected, need
+from lipgraft.checker.network import Activation, Array, Network, Rejected, need, need_subnormals
 from lipgraft.checker.planes import Choice, Reads, lifted, source
 
 
@@ -22,6 +22,7 @@ def judge(
 
     digest: SHA-256 of the network's file; None: whatever network the certificate was made for, it must hold for this.
     """
+    need_subnormals()
     named = certificate.meta.get("network")
     need(digest in (named, None), f"it speaks of another network, with the fingerprint {named}, not {digest}.")
     with np.errstate(all="ignore"):
@@ -83,9 +84,7 @@ class PlaneSets:
             sources = tuple(source(network, int(name), number) for name in names)
             need(len(set(sources)) == len(sources), f"plane_{number}_source names a source twice.")
             found = certificate.planes(number, node.size, sum(network.nodes[i].size for i in sources))
-            place = np.searchsorted(lines.index, found.neuron)
-            listed = np.isin(found.neuron, lines.index)
-            need(bool(listed.all()), f"a neuron of activation {number} with a plane is not listed as unstable.")
+            place = lines.places(found.neuron, f"a neuron of activation {number} with a plane")
             reads[v], planes[v] = Reads.of(refined, v, place, sources), found
         counts = {len(found.share) for found in planes.values()}
         need(len(counts) < 2, "activations have different numbers of planes.")
@@ -128,13 +127,13 @@ def bound_layers(certificate: Certificate, network: Network) -> Forward:
     """Go through the network; at each activation, show that the bounds given for it hold."""
     forward = Forward(network, *certificate.box(network.nodes[0].shape), certificate.speaks_of == "float32")
     number = 0
-    for node, absolute in zip(network.nodes[1:], forward.absolute[1:], strict=True):
+    for node in network.nodes[1:]:
         if isinstance(node, Activation):
             layer = certificate.layer(number, node.size)
             _bound_activation(forward, node, layer, number)
             number += 1
         else:
-            forward.affine(node, absolute)
+            forward.affine(node)
     return forward
 
 
@@ -162,10 +161,7 @@ def refine_layers(certificate: Certificate, plain: Forward) -> Forward:
         better = certificate.refined(number, forward.network.nodes[v].size, lines.first)
         if len(better.neuron) == 0:
             continue
-        place = np.searchsorted(lines.index, better.neuron)
-        listed = place < len(lines.index)
-        listed[listed] = lines.index[place[listed]] == better.neuron[listed]
-        need(bool(listed.all()), f"a refined neuron of activation {number} is not listed as unstable.")
+        place = lines.places(better.neuron, f"a refined neuron of activation {number}")
         (source,) = forward.network.nodes[v].inputs
         found = forward.refined(source, better.neuron, better.side, better.alpha)
         wrong = better.neuron[~(found >= better.side * better.bound)]
@@ -236,17 +232,17 @@ def _counterexample(
     x = certificate.reals("x", network.nodes[0].shape).reshape(-1)
     need(bool(((lower <= x) & (x <= upper)).all()), "the point is not in the box.")
     forward = Forward(network, x, x)
-    for node, absolute in zip(network.nodes[1:], forward.absolute[1:], strict=True):
+    for node in network.nodes[1:]:
         if isinstance(node, Activation):
-            low, high = (getattr(forward.values[node.inputs[0]], end) for end in ("low", "high"))
-            at = np.flatnonzero((low < 0) & (high > 0))
-            forward.activation(node, Lines.of(0, node.slope, low >= 0, at, low[at], high[at]), low, high)
+            z = forward.values[node.inputs[0]]
+            at = np.flatnonzero((z.low < 0) & (z.high > 0))
+            forward.activation(node, Lines.of(0, node.slope, z.low >= 0, at, z.low[at], z.high[at]), z.low, z.high)
         else:
-            forward.affine(node, absolute)
+            forward.affine(node)
     rows, offset = certificate.claim(network.nodes[network.output].size)
     logits = forward.values[network.output]
     most = np.maximum(rows, 0.0) @ logits.high + np.minimum(rows, 0.0) @ logits.low + offset
     size = abs(rows) @ np.maximum(abs(logits.low), abs(logits.high)) + abs(offset)
-    most += 2.0**-50 * rows.shape[1] * size
+    most += 2.0**-50 * rows.shape[1] * size + (rows.shape[1] + 1) * ETA
     need(bool((most < 0).any()), "no row of the claim is shown to fail at the point.")
     return 0, float(-most.min()), 0

@@ -18,7 +18,7 @@ import numpy as np
 from lipgraft.checker.certificate import Certificate
 from lipgraft.checker.check import judge
 from lipgraft.checker.checkpoint import read_checkpoint
-from lipgraft.checker.network import Network, Rejected, need
+from lipgraft.checker.network import Network, Rejected, need, need_subnormals
 from lipgraft.checker.reader import read_network
 
 NETWORK = "network.onnx"
@@ -88,6 +88,7 @@ def check_folder(
 
 def _load(path: Path) -> tuple[str | None, Network]:
     """The network and its fingerprint; a checkpoint has none, as certificates name the ONNX file they came with."""
+    need_subnormals()  # in every process and thread that checks, before a number is read
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -28,6 +28,16 @@ def need(holds: bool, sentence: str) -> None:
         raise Rejected(sentence)
 
 
+def need_subnormals() -> None:
+    """Go on only if this thread's arithmetic knows numbers below 2^-1022: the bounds count on their differences."""
+    halves = np.full(2, 2.0**-1022) / 2
+    need(
+        bool((halves > 0).all()),
+        "this thread flushes subnormal numbers to zero, as torch.set_flush_denormal(True) or a library compiled with "
+        "-ffast-math makes it do, and proves nothing; check in a new process: lipgraft check FOLDER.",
+    )
+
+
 @dataclass(frozen=True)
 class Node:
     """One operator: numbers of its inputs, shape of its result. Affine unless it is an Activation."""
