@@ -15,6 +15,7 @@ import pytest
 
 import certificates
 from certificates import Case, packed, unpacked
+from forged import model
 from lipgraft.checker import Outcome, Rejected, check_file, check_folder, read_network
 from lipgraft.checker.certificate import Certificate
 from lipgraft.checker.check import judge
@@ -334,18 +335,6 @@ def test_a_folder_without_certificates_or_network_is_an_error(tmp_path: Path, sp
 # ---------------------------------------------------------------- networks that are not read
 
 
-def model(*nodes: onnx.NodeProto, shape: tuple[int, ...] = (2,), **constants: np.ndarray) -> bytes:
-    graph = onnx.helper.make_graph(
-        list(nodes),
-        "net",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", *shape])],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 2])],
-        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    data: bytes = onnx.helper.make_model(graph).SerializeToString()
-    return data
-
-
 make = onnx.helper.make_node
 EYE = np.eye(2, dtype=np.float32)
 REFUSED = {
@@ -373,7 +362,7 @@ REFUSED = {
         make("Conv", ["x", "w"], ["y"]), shape=(1, 2, 2), w=np.ones((1, 1, 5, 5), np.float32)
     ),
     "no readable ONNX": b"not a network",
-    "one input": b"",
+    "must name its opset": b"",
 }
 
 

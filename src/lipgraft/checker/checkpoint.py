@@ -8,7 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from lipgraft.checker.network import Activation, Array, Conv, Dense, Network, Node, Pad, Rejected, Sum, Weighted, need
+from lipgraft.checker.network import (
+    LARGEST_NODE,
+    Activation,
+    Array,
+    Conv,
+    Dense,
+    Network,
+    Node,
+    Pad,
+    Rejected,
+    Sum,
+    Weighted,
+    need,
+)
 
 # In order: "conv NAME stride padding", "dense NAME", "act NAME", "pad left right top bottom", "flat", and
 # "block NAME stride", which is act2(conv2(act1(conv1(x))) + shortcut(x)).
@@ -67,6 +80,8 @@ class _Builder:
     """Appends nodes; `at` is the number of the last one."""
 
     def __init__(self, tensors: dict[str, Array], shape: tuple[int, ...]) -> None:
+        fits = all(type(n) is int and n > 0 for n in shape) and math.prod(shape) <= LARGEST_NODE
+        need(fits, "the checkpoint's input shape does not fit any image.")
         self.tensors, self.nodes = tensors, [Node((), shape)]
         mean, std = (np.broadcast_to(tensors[f"normalise.{part}"], shape).reshape(-1) for part in ("mean", "std"))
         self.add(Weighted((0,), shape, None, 1.0 / std))
@@ -87,9 +102,15 @@ class _Builder:
         self.nodes.append(node)
         return self.at
 
+    def numbers(self, name: str) -> tuple[Array, Array]:
+        """A layer's weight, (n, ...), and bias, (n,)."""
+        weight, bias = self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"]
+        need(weight.shape[:1] == bias.shape, f"the weight and the bias of {name} do not fit each other.")
+        return weight, bias
+
     def conv(self, name: str, stride: str, padding: str, source: int | None = None) -> int:
         source = self.at if source is None else source
-        image, weight, bias = self.nodes[source].shape, self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"]
+        image, (weight, bias) = self.nodes[source].shape, self.numbers(name)
         s, p, (height, width) = int(stride), int(padding), weight.shape[2:]
         rows, columns = (image[1] + 2 * p - height) // s + 1, (image[2] + 2 * p - width) // s + 1
         need(weight.shape[1] == image[0] and min(rows, columns) > 0, f"{name} does not fit its input.")
@@ -98,7 +119,7 @@ class _Builder:
         return self.add(Conv((source,), grid, spread, weight[None], image, grid, (s, s), (1, 1), (p, p, p, p)))
 
     def dense(self, name: str) -> int:
-        weight, bias = self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"]
+        weight, bias = self.numbers(name)
         need(self.nodes[self.at].shape == weight.shape[1:], f"{name} does not fit its input.")
         return self.add(Dense((self.at,), bias.shape, bias, weight))
 

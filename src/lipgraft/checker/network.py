@@ -17,6 +17,8 @@ from lipgraft.errors import LipgraftError
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
+LARGEST_NODE = 2**28  # numbers that one row may take: 2 GiB
+
 
 class Rejected(LipgraftError):
     """Why a network or a proof is not accepted, in one sentence."""

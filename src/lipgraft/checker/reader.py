@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lipgraft.checker.network import (
+    LARGEST_NODE,
     Activation,
     Array,
     Conv,
@@ -24,6 +25,8 @@ from lipgraft.checker.network import (
     need,
 )
 
+OLDEST = 7  # the first opset in which all operators below, Dropout among them, mean what they mean today
+
 
 def read_network(data: bytes) -> Network:
     """The network in the bytes of an ONNX file."""
@@ -37,6 +40,8 @@ def read_network(data: bytes) -> Network:
     except (DecodeError, ValueError) as error:
         raise Rejected(f"the network is no readable ONNX file ({error}).") from None
     need(all(part.domain in ("", "ai.onnx") for part in model.opset_import), "the network uses foreign operators.")
+    opsets = [part.version for part in model.opset_import]
+    need(min(opsets, default=0) >= OLDEST, f"the network must name its opset, {OLDEST} or newer.")
     need(not model.functions and not model.graph.sparse_initializer, "the network has functions or sparse weights.")
     with np.errstate(all="ignore"):
         return _Reader(model.graph, onnx).network()
@@ -51,7 +56,7 @@ class _Reader:
         self.values: dict[str, int] = {}
         self.nodes: list[Node] = []
         for tensor in graph.initializer:
-            self._constant(tensor.name, tensor)
+            self._keep(tensor.name, tensor)
 
     def network(self) -> Network:
         inputs = [value for value in self.graph.input if value.name not in self.constants]
@@ -61,6 +66,7 @@ class _Reader:
         kinds = self.onnx.TensorProto
         need(inputs[0].type.tensor_type.elem_type in (kinds.FLOAT, kinds.DOUBLE), "the network's input is no float.")
         need(len(dims) > 1 and all(0 < n < 2**31 for n in shape), "the network's input needs a batch axis and a shape.")
+        need(dims[0].dim_value in (0, 1), "the network's batch axis must be open, or 1.")
         self._put(inputs[0].name, Node((), shape))
         for node in self.graph.node:
             name, kind = list(node.output), node.op_type
@@ -72,33 +78,44 @@ class _Reader:
             read, inputs_read, known = OPERATORS[kind]
             need(len(node.input) in inputs_read, f"{kind} has {len(node.input)} inputs.")
             try:
-                given = {a.name: self.onnx.helper.get_attribute_value(a) for a in node.attribute}
-                need(set(given) <= set(known), f"{kind} has an unknown attribute among {sorted(given)}.")
+                given = self._attributes(node, known)
                 made = read(self, list(node.input), {**known, **given})
             except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError) as error:
                 raise Rejected(f"the operator {kind} ({name[0]}) has inputs that do not fit: {error}.") from None
             if made is not None:
                 self._put(name[0], made)
             else:
-                self._constant(name[0], given["value"])
+                self._keep(name[0], given["value"])
         result = self.graph.output[0].name
         need(result in self.values, "the network's output is not computed from its input.")
         need(len(self.nodes[self.values[result]].shape) == 1, "the network's output must be a vector.")
         return Network(tuple(self.nodes), self.values[result], self.single)
+
+    def _attributes(self, node: Any, known: dict[str, Any]) -> dict[str, Any]:
+        """Those that an operator is given, each of them once and of its type."""
+        given, kind = {a.name: a for a in node.attribute}, node.op_type
+        need(len(given) == len(node.attribute), f"{kind} has an attribute twice.")
+        need(set(given) <= set(known), f"{kind} has an unknown attribute among {sorted(given)}.")
+        for name, attribute in given.items():
+            typed = attribute.type == getattr(self.onnx.AttributeProto, ATTRIBUTES[name])
+            need(typed, f"the attribute {name} of {kind} is no {ATTRIBUTES[name]}.")
+        return {name: self.onnx.helper.get_attribute_value(attribute) for name, attribute in given.items()}
 
     def _put(self, name: str, node: Node) -> None:
         need(name not in self.values and name not in self.constants, f"the name {name} is given twice.")
         weights = [part for part in (node.bias, getattr(node, "weight", None)) if part is not None]
         need(all(np.isfinite(part).all() for part in weights), f"the weights of {name} are not finite.")
         need(min(node.shape) > 0, f"the result of {name} is empty.")
+        need(node.work <= LARGEST_NODE, f"{name} is too large for the checker.")
         self.values[name] = len(self.nodes)
         self.nodes.append(node)
 
-    def _constant(self, name: str, tensor: Any) -> None:
+    def _keep(self, name: str, tensor: Any) -> None:
         need(name not in self.values and name not in self.constants, f"the name {name} is given twice.")
         kinds = self.onnx.TensorProto
         need(tensor.data_type in (kinds.FLOAT, kinds.DOUBLE, kinds.INT64), f"{name} is neither float nor double.")
         need(tensor.data_location == kinds.DEFAULT, f"{name} is kept in another file.")
+        need(min(tensor.dims, default=0) >= 0, f"{name} has an axis of negative length.")
         try:
             array = self.onnx.numpy_helper.to_array(tensor)
         except (ValueError, TypeError) as error:
@@ -209,6 +226,8 @@ def _conv(reader: _Reader, names: list[str], known: dict[str, Any]) -> Node:
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
     if upside:  # the input is the grid, the output the image; weight (grid channels, image channels / G, kh, kw)
         need(known["output_shape"] is None, "ConvTranspose must not give an output_shape.")
+        beyond = [m >= max(steps) for m, *steps in zip(more, strides, dilations, strict=True)]
+        need(not any(beyond), "ConvTranspose must have an output_padding below its stride or dilation.")
         outer, inner, grid = weight.shape[0] // groups, weight.shape[1], shape
         sides = [(shape[i + 1] - 1) * strides[i] + reach[i] - pads[i] - pads[i + 2] + more[i] for i in (0, 1)]
         image = result = (inner * groups, *sides)
@@ -219,6 +238,8 @@ def _conv(reader: _Reader, names: list[str], known: dict[str, Any]) -> Node:
         grid = result = (outer * groups, *sides)
         need(inner * groups == shape[0] and outer * groups == weight.shape[0], "Conv does not fit its input.")
     need(min(image + grid) > 0, "a convolution is larger than its input.")
+    padded = image[0] * (image[1] + pads[0] + pads[2]) * (image[2] + pads[1] + pads[3])
+    need(max(padded, math.prod(result)) <= LARGEST_NODE, "a convolution is too large for the checker.")
     bias = None
     if len(names) > 2 and names[2]:
         bias = np.repeat(reader.spread(names[2], result[:1]), math.prod(result[1:]))
@@ -255,6 +276,15 @@ def _activation(reader: _Reader, names: list[str], known: dict[str, Any]) -> Nod
     need(0.0 <= slope < 1.0, "LeakyRelu must have 0 <= alpha < 1.")
     return Activation((source,), shape, slope=slope)
 
+
+# the types of their attributes, by ONNX's names
+ATTRIBUTES = {
+    **dict.fromkeys(("alpha", "beta", "ratio"), "FLOAT"),
+    **dict.fromkeys(("allowzero", "axis", "group", "seed", "transA", "transB"), "INT"),
+    **dict.fromkeys(("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides"), "INTS"),
+    **dict.fromkeys(("auto_pad", "mode"), "STRING"),
+    "value": "TENSOR",
+}
 
 Read = Callable[[_Reader, list[str], dict[str, Any]], Node | None]
 WINDOW = {"auto_pad": b"NOTSET", "kernel_shape": None, "strides": None, "dilations": None, "pads": None, "group": 1}
