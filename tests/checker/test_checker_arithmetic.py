@@ -19,7 +19,7 @@ from lipgraft.checker.bounds import Forward
 
 @pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="here no type is finer than a double")
 def test_numbers_finer_than_doubles_are_rejected(tmp_path: Path) -> None:
-    """Their rounding to doubles would shrink the box, move a counterexample and make infinities: all claims are false."""
+    """Rounded to doubles they would shrink the box, move the counterexample, or be infinite. All claims are false."""
     x, zero = np.array([np.longdouble(2) ** -1080]), np.zeros(1, np.longdouble)
     weight, bias = [[-(2.0**1000)], [0.0]], [2.0**-90, 0.0]
     falling, rising = gemm(weight, bias), gemm(-np.array(weight), -np.array(bias))

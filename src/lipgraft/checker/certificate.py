@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import struct
 import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,10 @@ from lipgraft.checker.network import Array, Rejected, Shape, need
 PROOF, COUNTEREXAMPLE = "lipgraft-certificate", "lipgraft-counterexample"
 VERSIONS = (1, 2)  # 2 has planes
 LARGEST = 2**32  # bytes of one file when unpacked
+NAMES = re.compile(
+    r"meta|lower|upper|x|rows|offset|alpha|leaf_(row|alpha|plane|depth|split|beta)|(unstable|lower|upper)_\d+"
+    r"|refined_\d+_(neuron|side|bound|alpha)|plane_\d+_(neuron|source|used|share|low|high)"
+)
 
 # What zipfile, NumPy and JSON raise on damaged files.
 DAMAGED = (
@@ -85,6 +91,14 @@ class Leaves:
     beta: Array
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys differ."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
 class Certificate:
     """The arrays of one file. Each reading checks types, shapes and that numbers are finite."""
 
@@ -92,7 +106,7 @@ class Certificate:
         self._arrays = arrays
         need("meta" in arrays, "the file has no meta.")
         try:
-            self.meta = json.loads(arrays["meta"].tobytes())
+            self.meta = json.loads(arrays["meta"].tobytes(), object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise Rejected(f"the file's meta is no JSON ({error}).") from None
         need(isinstance(self.meta, dict), "the file's meta is no JSON object.")
@@ -105,9 +119,14 @@ class Certificate:
 
     @classmethod
     def read(cls, path: Path) -> Certificate:
-        """Nothing is unpickled, nothing is written."""
+        """Nothing is unpickled, nothing is written, and nothing is unpacked that a certificate does not have."""
         try:
+            need(path.is_file(), "the file cannot be read: it is a link to nothing, or no file at all.")
             with zipfile.ZipFile(path) as parts:
+                names = [part.filename.removesuffix(".npy") for part in parts.infolist()]
+                odd = [name for name in names if not NAMES.fullmatch(name)]
+                need(not odd, f"the file has an array with the name {next(iter(odd), '')!r}, which is not known.")
+                need(len(set(names)) == len(names), "the file has an array twice.")
                 need(sum(part.file_size for part in parts.infolist()) < LARGEST, "the file is too large when unpacked.")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: np.asarray(file[name]) for name in file.files}
@@ -160,8 +179,11 @@ class Certificate:
         need(bool((lower <= upper).all()), "the box is empty.")
         return lower, upper
 
-    def claim(self, outputs: int) -> tuple[Array, Array]:
-        """rows (S, n), offset (S,): rows @ logits + offset > 0. Of a class: its logit minus each other one."""
+    def claim(self, outputs: int, scores: Array | None = None) -> tuple[Array, Array]:
+        """rows (S, n), offset (S,): rows @ logits + offset > 0. Of a class: its logit minus each other one.
+
+        scores: (n,); of a class, only the row of the other one that has the highest.
+        """
         kind = self.meta.get("claim", "class")
         if kind == "rows":
             rows = self.reals("rows", (-1, outputs))
@@ -173,8 +195,16 @@ class Certificate:
             type(label) is int and 0 <= label < outputs and outputs > 1,
             f"the label {label!r} is no class of the network.",
         )
-        classes = np.eye(outputs)
-        return np.delete(classes[label] - classes, label, axis=0), np.zeros(outputs - 1)
+        others = np.delete(np.arange(outputs), label)
+        if scores is not None:
+            others = others[[scores[others].argmax()]]
+        else:  # before a small file makes the checker write down many rows
+            leaves = len(self.integers("leaf_row", (-1,), 0, outputs - 2))
+            need(leaves >= len(others), f"some of the claim's {len(others)} rows have no leaf: there are {leaves}.")
+        rows = np.zeros((len(others), outputs))
+        rows[:, label] = 1.0
+        rows[np.arange(len(others)), others] = -1.0
+        return rows, np.zeros(len(others))
 
     def layer(self, k: int, size: int) -> Layer:
         """size: neurons of activation k."""

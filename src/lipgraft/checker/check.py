@@ -239,8 +239,8 @@ def _counterexample(
             forward.activation(node, Lines.of(0, node.slope, z.low >= 0, at, z.low[at], z.high[at]), z.low, z.high)
         else:
             forward.affine(node)
-    rows, offset = certificate.claim(network.nodes[network.output].size)
     logits = forward.values[network.output]
+    rows, offset = certificate.claim(len(logits.low), logits.low)
     most = np.maximum(rows, 0.0) @ logits.high + np.minimum(rows, 0.0) @ logits.low + offset
     size = abs(rows) @ np.maximum(abs(logits.low), abs(logits.high)) + abs(offset)
     most += 2.0**-50 * rows.shape[1] * size + (rows.shape[1] + 1) * ETA
