@@ -6,6 +6,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -120,6 +122,12 @@ def test_a_network_that_cannot_be_read_leaves_the_others_to_be_checked(jobs: int
     assert [outcome.accepted for outcome in outcomes] == [True, False, True]
     assert "no readable ONNX" in outcomes[1].reason
     assert [outcome.name for outcome in outcomes] == [f"{name}/000000.npz" for name in "abc"]
+
+
+def test_checking_does_not_load_pytorch(tmp_path: Path) -> None:
+    good(tmp_path)
+    code = "import sys, lipgraft.cli; code = lipgraft.cli.main(sys.argv[1:]); assert 'torch' not in sys.modules; exit(code)"
+    assert subprocess.run([sys.executable, "-c", code, "check", str(tmp_path)], check=False).returncode == 0
 
 
 def test_an_error_that_nobody_foresaw_rejects_one_file_and_no_other(

@@ -17,7 +17,7 @@ from lipgraft.errors import LipgraftError
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
-LARGEST_NODE = 2**28  # numbers that one row may take: 2 GiB
+LARGEST_NODE = 2**26  # numbers that one row may take: half a GiB
 
 
 class Rejected(LipgraftError):
