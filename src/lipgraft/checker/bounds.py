@@ -32,8 +32,8 @@ the factor that S_0 is multiplied with. K counts the sums over neurons with plan
 
 Hardware. In float32 a node gives its exact value, of the inputs that it sees, plus some d with |d| <= rho, where
 rho = gamma_n (|W| max(|low|, |high|) + |b|) + n ETA32 with float32's own u. So it is the network with an unknown d at
-each node: intervals and mag get rho added, and where rows A leave a node, c loses |A| . rho. Where subnormal
-numbers are flushed to zero, that holds if neither the input nor a weight is subnormal: then no operand is.
+each node: intervals and mag get rho added, and where rows A leave a node, c loses |A| . rho. Where subnormal numbers
+are flushed to zero, that holds if neither the input nor a weight is subnormal: then no operand is.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ def _activation(reader: _Reader, names: list[str], known: dict[str, Any]) -> Nod
     return Activation((source,), shape, slope=slope)
 
 
-# the types of their attributes, by ONNX's names
+# the types that attributes must have, by ONNX's names
 ATTRIBUTES = {
     **dict.fromkeys(("alpha", "beta", "ratio"), "FLOAT"),
     **dict.fromkeys(("allowzero", "axis", "group", "seed", "transA", "transB"), "INT"),
