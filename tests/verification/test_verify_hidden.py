@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,14 @@ from torch import Tensor, nn
 from exact_fractions import fractions, outputs_at
 from exact_milp import least
 from lipgraft.bounds.crown import Prepared, prepare
+from lipgraft.bounds.interval import Interval
 from lipgraft.bounds.memory import never
+from lipgraft.bounds.refine import refine
 from lipgraft.bounds.window_network import WindowNetwork
 from lipgraft.box import Box
 from lipgraft.network import Activation, Network, evaluate, trace
-from lipgraft.verification import Verdict, VerifySettings, verify
+from lipgraft.verification import Verdict, VerifySettings, stages, verify, verify_stream
+from lipgraft.verification.branch_and_bound import hidden
 from lipgraft.verification.branch_and_bound.branching import Step
 from lipgraft.verification.branch_and_bound.focus import MOST
 from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons, NeuronProblem
@@ -177,6 +181,31 @@ def test_verdicts_do_not_contradict_those_without_and_need_fewer_subproblems(ari
     assert all(with_[k].status == "verified" for k in proved)
     assert sum(with_[k].subproblems for k in proved) < sum(without[k].subproblems for k in proved)
     assert sum(v.status == "verified" for v in with_) >= sum(v.status == "verified" for v in without)
+
+
+@pytest.mark.parametrize("certificates", [False, True])
+def test_in_convolutional_networks_neurons_are_refined_when_an_image_proves_hard(
+    certificates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate has no room for what hidden neurons get later: then they are refined before branching."""
+    model, x, y = images(1)
+    asked: list[str] = []
+    for room in (stages, hidden):
+
+        def counted(*args: Any, name: str = room.__name__.rpartition(".")[2], **options: Any) -> list[Interval]:
+            asked.append(name)
+            return refine(*args, **options)
+
+        monkeypatch.setattr(room, "refine", counted)
+    settings = EAGER.changed(limits={"max_subproblems": 20}, optimise={"refine": "all"})
+    rooms = []
+    for after in (10**6, 0):
+        asked.clear()
+        chosen = settings.changed(branch={"neuron_after": after})
+        verdicts = dict(verify_stream(model, x, y, 0.04, settings=chosen, certificates=certificates))
+        assert any(verdict.subproblems for verdict in verdicts.values())
+        rooms.append(set(asked))
+    assert rooms == [{"stages"}, {"stages"}] if certificates else rooms == [set(), {"hidden"}]
 
 
 def test_the_time_limit_holds_while_neurons_are_branched_on() -> None:

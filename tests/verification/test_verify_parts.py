@@ -37,7 +37,7 @@ from lipgraft.verification.branch_and_bound.pool import Pool
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job, _alike_values
 from lipgraft.verification.open_margins import OpenMargins
-from lipgraft.verification.stages import crown
+from lipgraft.verification.stages import Pass, crown
 from lipgraft.verification.verdict import Outcome
 
 CLASSES = 3
@@ -453,13 +453,13 @@ def test_margins_that_are_proved_are_not_optimised_again_with_better_hidden_neur
         return optimise(function, alpha, *rest, **options)
 
     monkeypatch.setattr(stages, "optimise", counted)
-    first = api._alpha_crown(left, False, job, left.images)
+    first = api._alpha_crown(left, Pass(refines=False, last=False), job, left.images)
     still = [image for part in first.rest for image in part.images.number.tolist()]
     places = [left.images.index(image) for image in still]
     assert sum(optimised) == int((~proved(before)).sum())
     assert int((~proved(left.margins[places])).sum()) < int((~proved(before[places])).sum())
     optimised.clear()
-    api._alpha_crown(left, True, job, still)
+    api._alpha_crown(left, Pass(refines=True, last=True), job, still)
     assert 0 < sum(optimised) < int((~proved(before[places])).sum())
 
 

@@ -26,7 +26,7 @@ from lipgraft.verification.handover import Package, Relay
 from lipgraft.verification.job import Job, finite_weights
 from lipgraft.verification.open_margins import OpenMargins
 from lipgraft.verification.settings import VerifySettings
-from lipgraft.verification.stages import alpha_crown, attack, crown, passes, predict, screen
+from lipgraft.verification.stages import Pass, alpha_crown, attack, crown, passes, predict, screen
 from lipgraft.verification.verdict import Decided, Outcome, Verdict
 
 T = TypeVar("T")
@@ -151,6 +151,7 @@ def _proofs(job: Job, watch: Watch | None, relay: Relay | None) -> Iterator[Deci
     size = _group_size(job)
     loose = 1.0
     attacked = job.settings.attack.restarts > 0 and not job.late()
+    asked = passes(job)
     for group in _split(predicted.rest, size):
         screened = Outcome(rest=group) if job.late() else _failsafe(job, screen, group)
         held = sorted(held + screened.decided, key=itemgetter(0))
@@ -170,8 +171,8 @@ def _proofs(job: Job, watch: Watch | None, relay: Relay | None) -> Iterator[Deci
             for margins in crowned.rest:
                 still_open = [image for image in margins.images if image in survived.rest]
                 optimised = Outcome[OpenImages]()
-                for last in passes(job):
-                    optimised = _failsafe(job, partial(_alpha_crown, margins, last), still_open)
+                for now in asked:
+                    optimised = _failsafe(job, partial(_alpha_crown, margins, now), still_open)
                     yield from optimised.decided
                     still_open = [image for part in optimised.rest for image in part.images.number.tolist()]
                 open_images += optimised.rest
@@ -201,10 +202,10 @@ def _predictions(job: Job) -> Outcome[int]:
     return out
 
 
-def _alpha_crown(margins: OpenMargins, last: bool, job: Job, images: list[int]) -> Outcome[OpenImages]:
+def _alpha_crown(margins: OpenMargins, now: Pass, job: Job, images: list[int]) -> Outcome[OpenImages]:
     places = [margins.images.index(image) for image in images]
     some = margins.at(places)
-    out = alpha_crown(job, some, last=last)
+    out = alpha_crown(job, some, now)
     if job.ledger.drafts is None:  # a certificate has room for the proofs of one pass
         margins.margins[places] = some.margins
     return out

@@ -92,7 +92,8 @@ class OptimiseSettings:
 
     refine: str = setting(
         "vectors",
-        "Layers whose bounds are optimised before branching; vectors: the fully connected ones.",
+        "Layers whose bounds are optimised, in convolutional networks for images that prove hard, in others before"
+        " branching; vectors: the fully connected ones.",
         choices=("none", "vectors", "all"),
     )
     refine_iterations: int = setting(10, "Optimisation steps for the bounds of neurons.")

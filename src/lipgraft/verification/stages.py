@@ -5,7 +5,7 @@ A stage takes images and says which of them it decides, and what goes on to the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -29,6 +29,7 @@ from lipgraft.inputs import seeded
 from lipgraft.network import agree
 from lipgraft.rounding import round_down
 from lipgraft.verification.branch_and_bound.counterexamples import Broken
+from lipgraft.verification.branch_and_bound.hidden import HiddenNeurons
 from lipgraft.verification.branch_and_bound.images import Images, OpenImages
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
 from lipgraft.verification.job import Job
@@ -216,40 +217,48 @@ def _finite(prepared: Prepared) -> Tensor:
     return out
 
 
-def passes(job: Job) -> tuple[bool, ...]:
-    """How often `alpha_crown` is asked about an image that stays open, with which `last`.
+@dataclass(frozen=True)
+class Pass:
+    """One of the times that `alpha_crown` is asked about an image that stays open.
 
-    Optimised bounds of hidden neurons cost many times what the margins do, so they are for images that need them.
+    refines: with optimised bounds of hidden neurons. last: what it leaves open can be branched on.
     """
-    return (False, True) if _refines(job) else (True,)
+
+    refines: bool
+    last: bool
 
 
-def _refines(job: Job) -> bool:
+LAST = Pass(refines=True, last=True)
+
+
+def passes(job: Job) -> tuple[Pass, ...]:
+    """Optimised bounds of hidden neurons cost many times what the margins do, so they are for images that need them.
+
+    In most convolutional networks they wait until branching has shown which ones do.
+    """
     settings = job.settings.optimise
-    return settings.refine != "none" and settings.refine_iterations > 0
+    refines = settings.refine != "none" and settings.refine_iterations > 0 and not HiddenNeurons(job).refines
+    return (Pass(refines=False, last=False), LAST) if refines else (Pass(refines=False, last=True),)
 
 
 @torch.no_grad()
-def alpha_crown(job: Job, left: OpenMargins, *, last: bool = True) -> Outcome[OpenImages]:
-    """Optimised lines for the margins that CROWN leaves open; what they leave open can be branched on.
-
-    last: after optimised bounds of hidden neurons, and before branching. left: its margins are improved in place.
-    """
+def alpha_crown(job: Job, left: OpenMargins, now: Pass = LAST) -> Outcome[OpenImages]:
+    """Optimised lines for the margins that CROWN leaves open. left: its margins are improved in place."""
     images, margins, late = left.images, left.margins, job.limit(left.images)
     with job.ledger.share(images):
         index = job.index(images)
         reach: dict[int, Reach] = {}
-        intervals = _refined(job, left, late, reach) if last and _refines(job) else left.intervals
+        intervals = _refined(job, left, late, reach) if now.refines else left.intervals
         shared = _shared(job, index, intervals, left, reach)
         # Who needs all steps gets them after the bounds of hidden neurons.
-        steps = job.settings.optimise.iterations if last else -(-job.settings.optimise.iterations // 2)
+        steps = job.settings.optimise.iterations if now.last else -(-job.settings.optimise.iterations // 2)
         sub, broken = _margins(job, images, shared, left.target, margins, steps, late)
         if reach and shared.places is not None:
             sub = at_one_place(job, left, intervals, shared, sub, late)
     proved_margins = proved(margins)
     done = proved_margins.all(1)
     if job.ledger.drafts is not None:
-        job.ledger.drafts.add(shared, sub.at(proved(sub.bound) & (done[sub.image] | last)))
+        job.ledger.drafts.add(shared, sub.at(proved(sub.bound) & (done[sub.image] | now.last)))
     out = Outcome[OpenImages]()
     rest: list[int] = []
     for place, (image, is_done) in enumerate(zip(images, done.tolist(), strict=True)):

@@ -22,7 +22,7 @@ from lipgraft.bounds.ascent import AlphaSettings, optimise
 from lipgraft.bounds.crown import Prepared, prepare
 from lipgraft.bounds.geometry import interval_is_exact
 from lipgraft.bounds.interval import Interval
-from lipgraft.bounds.layout import NeuronBounds
+from lipgraft.bounds.layout import Layout, NeuronBounds
 from lipgraft.bounds.memory import Late, fitting
 from lipgraft.bounds.one_layer import OneLayer, OneLayerBound
 from lipgraft.bounds.prefix_network import PrefixNetwork
@@ -30,7 +30,7 @@ from lipgraft.bounds.refine import Sound, refine
 from lipgraft.bounds.relaxations import unstable
 from lipgraft.bounds.sound import below
 from lipgraft.bounds.window_network import WindowNetwork
-from lipgraft.network.graph import Activation, Network
+from lipgraft.network.graph import Activation, Conv, Network
 from lipgraft.verification.branch_and_bound.branching import intercept, scores
 from lipgraft.verification.branch_and_bound.images import Images
 from lipgraft.verification.branch_and_bound.subproblems import Subproblems
@@ -67,6 +67,17 @@ class HiddenNeurons:
     def __bool__(self) -> bool:
         """Whether there is anything to improve."""
         return bool(self.windows)
+
+    @property
+    def refines(self) -> bool:
+        """Whether optimised bounds of hidden neurons, which come with these, can wait for them.
+
+        In convolutional networks they cost as much as hundreds of subproblems, and most images need fewer. In fully
+        connected ones they are worth more than any split, and smooth activations have their planes from them.
+        """
+        network = self.job.network
+        convolutional = any(isinstance(node, Conv) for node in network.nodes)
+        return bool(self) and convolutional and not Layout.of(network, network.output).curved
 
     def due(
         self, numbers: Sequence[int], stopped: Sequence[bool], tightened: Sequence[int], cost: Callable[[], Tensor]
