@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 import lipgraft as lg
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network import trace
+from lipgraft.network import evaluated, full_precision, trace
 from lipgraft.sensitivity import LipschitzSettings
 from lipgraft.verification import AttackSettings, Limits, VerifySettings, verify_stream
 
@@ -319,6 +320,101 @@ def test_two_interleaved_streams_leave_the_callers_flags_alone() -> None:
         assert switch.fp32_precision == "tf32"
     finally:
         switch.fp32_precision = before
+
+
+# --- threads
+
+
+def at_once(*works: Callable[[], Any]) -> None:
+    """Each on a thread of its own; the first error is raised."""
+    errors: list[BaseException] = []
+
+    def one(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_the_last_of_overlapping_blocks_sets_the_switches_back() -> None:
+    switch = torch.backends.mkldnn.matmul
+    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+    during: list[str] = []
+
+    def first() -> None:
+        with full_precision(), full_precision():
+            first_is_in.set()
+            second_is_in.wait()
+        during.append(switch.fp32_precision)
+        first_is_out.set()
+
+    def second() -> None:
+        first_is_in.wait()
+        with pytest.raises(KeyError), full_precision():
+            second_is_in.set()
+            first_is_out.wait()
+            raise KeyError
+        during.append(switch.fp32_precision)
+
+    before = switch.fp32_precision
+    try:
+        switch.fp32_precision = "bf16"
+        at_once(first, second)
+        assert during == ["ieee", "bf16"]
+    finally:
+        switch.fp32_precision = before
+
+
+def test_threads_take_turns_with_a_module() -> None:
+    model = network().train()
+    layers = nn.Sequential(*model)  # another module of the same layers
+    second_is_in, first_is_out = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with evaluated(layers):
+            second_is_in.set()
+            first_is_out.wait()
+
+    def first() -> None:
+        with evaluated(model):
+            thread = threading.Thread(target=second)
+            thread.start()
+            assert not second_is_in.wait(0.2)
+        first_is_out.set()
+        thread.join()
+
+    at_once(first)
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one module", "a module each"])
+def test_verbs_on_several_threads_answer_as_on_one(shared: bool) -> None:
+    x = images()
+    y = classes(network().eval(), x)
+    expected = [verdict.status for verdict in lg.verify(network(), x, y, EPS, settings=QUICK)]
+    models = [network()] * 3 if shared else [network() for _ in range(3)]
+    state = {name: value.clone() for name, value in models[0].state_dict().items()}
+    own = [dict(vars(module)) for module in models[0].modules()]
+    before, called = flags(), nn.Module.__call__
+
+    def work(model: nn.Module) -> None:
+        for _ in range(3):
+            assert [verdict.status for verdict in lg.verify(model, x, y, EPS, settings=QUICK)] == expected
+            lg.attack(model, x, y, EPS, steps=3)
+
+    at_once(*(lambda model=model: work(model) for model in models))  # type: ignore[misc]
+    assert flags() == before
+    assert nn.Module.__call__ is called
+    assert [dict(vars(module)) for module in models[0].modules()] == own
+    assert all(torch.equal(value, state[name]) for name, value in models[0].state_dict().items())
 
 
 # --- modules that cannot be bounded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -17,6 +18,10 @@ from lipgraft.network.graph import Network
 # What a module keeps in dictionaries of their own; everything else is in vars(module).
 _KEPT = ("_parameters", "_buffers")
 
+# One thread at a time: modules may share layers, and fx traces by replacing `nn.Module.__call__` for the whole process,
+# so that a module that another thread runs meanwhile would become a part of the trace.
+_TURN = threading.RLock()
+
 
 @contextmanager
 def evaluated(model: nn.Module, *, freeze: bool = False) -> Iterator[None]:
@@ -24,8 +29,15 @@ def evaluated(model: nn.Module, *, freeze: bool = False) -> Iterator[None]:
 
     The attributes are what a forward may leave behind: tensors that the model keeps for later, or the constants that fx
     hangs on it. freeze: also let parameters take no part in autograd, which saves the memory of what their gradients
-    would need.
+    would need. Threads take turns: a second one waits here until the block of the first is over.
     """
+    with _TURN, _set_to_evaluation(model, freeze):
+        yield
+
+
+@contextmanager
+def _set_to_evaluation(model: nn.Module, freeze: bool) -> Iterator[None]:
+    """`evaluated`, in a thread whose turn it is."""
     modules = list(model.modules())
     attributes = [(vars(module), dict(vars(module))) for module in modules]
     attributes += [(vars(module)[name], dict(vars(module)[name])) for module in modules for name in _KEPT]
