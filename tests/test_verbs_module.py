@@ -173,6 +173,14 @@ def test_half_precision_modules_are_computed_with_in_single_precision(verb: str,
     assert all(parameter.dtype == dtype for parameter in half.parameters())
 
 
+def test_a_half_precision_module_that_cannot_be_copied_is_refused_with_a_sentence() -> None:
+    model = network().eval().half()
+    model[5].lock = threading.Lock()
+    with pytest.raises(UnsupportedOperationError, match=r"cannot be copied .* Convert it with \.float\(\) before"):
+        lg.bound(model, lg.Box.linf(images(), EPS))
+    assert lg.bound(model.float(), lg.Box.linf(images(), EPS)).lower.shape == (3, 3)
+
+
 def test_nothing_is_verified_that_half_precision_rounds_away() -> None:
     """The margin changes its sign in the box; in bfloat16 its change is lost beside the biases."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).to(torch.bfloat16)
@@ -356,12 +364,16 @@ def test_the_last_of_overlapping_blocks_sets_the_switches_back() -> None:
         during.append(switch.fp32_precision)
         first_is_out.set()
 
-    def second() -> None:
-        first_is_in.wait()
-        with pytest.raises(KeyError), full_precision():
+    def failing() -> None:
+        with full_precision():
             second_is_in.set()
             first_is_out.wait()
             raise KeyError
+
+    def second() -> None:
+        first_is_in.wait()
+        with pytest.raises(KeyError):
+            failing()
         during.append(switch.fp32_precision)
 
     before = switch.fp32_precision
@@ -417,6 +429,21 @@ def test_verbs_on_several_threads_answer_as_on_one(shared: bool) -> None:
     assert all(torch.equal(value, state[name]) for name, value in models[0].state_dict().items())
 
 
+# --- modules that are hardly any
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_hidden_layer_without_neurons_leaves_a_constant() -> None:
+    model = nn.Sequential(nn.Linear(4, 0), nn.ReLU(), nn.Linear(0, 3))
+    with torch.no_grad():
+        model[2].bias.copy_(torch.tensor([1.0, 3.0, 2.0]))
+    x = torch.rand(2, 4, generator=torch.Generator().manual_seed(0))
+    verdicts = lg.verify(model, x, torch.tensor([1, 1]), EPS, settings=QUICK)
+    assert [verdict.status for verdict in verdicts] == ["verified", "verified"]
+    assert torch.equal(lg.lipschitz(model, x, EPS), torch.zeros(2))
+    assert torch.equal(lg.lipschitz(model, x, EPS, "sampled", settings=FEW), torch.zeros(2))
+
+
 # --- modules that cannot be bounded
 
 
@@ -438,6 +465,10 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], Any], str]] = {
     "meta device": (meta, "meta device, which holds no numbers"),
     "complex": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3, dtype=torch.complex64)), "complex weights"),
     "TorchScript": (lambda: torch.jit.trace(Scripted(), torch.rand(2, *SHAPE)), "TorchScript module"),
+    "TorchScript inside": (
+        lambda: nn.Sequential(nn.Flatten(), torch.jit.script(nn.Linear(16, 3))),
+        "the layer '1' is a TorchScript module",
+    ),
     "lazy": (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), "lazy layers"),
     "function": (lambda: torch.relu, "must be a torch.nn.Module"),
 }

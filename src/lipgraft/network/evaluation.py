@@ -76,8 +76,11 @@ def subject(model: nn.Module) -> nn.Module:
     if dtypes <= {wanted} and not any(t.is_inference() for t in tensors):
         return model
     try:
-        return copy.deepcopy(model).to(wanted)
-    except RuntimeError as error:
+        with _TURN:  # otherwise another thread's evaluation mode and frozen parameters would be copied
+            return copy.deepcopy(model).to(wanted)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a deep copy runs the code of every attribute's class, which may raise anything
         raise UnsupportedOperationError(
             f"the model cannot be copied to {wanted}, in which it would be computed with: {error}. "
             "Convert it with .float() before."
@@ -114,6 +117,12 @@ def check_module(model: nn.Module) -> None:
         )
     if not isinstance(model, nn.Module):
         raise UnsupportedOperationError(f"the model must be a torch.nn.Module, got {type(model).__name__}.")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedOperationError(
+                f"the layer {name!r} is a TorchScript module, which cannot be traced; use the nn.Module that it was "
+                "made from."
+            )
     tensors = list(chain(model.parameters(), model.buffers()))
     if any(nn.parameter.is_lazy(t) for t in tensors):
         raise UnsupportedOperationError("the model has lazy layers without weights; run it once on an input first.")
