@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import lipgraft as lg
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.sensitivity import LipschitzSettings
+from lipgraft.training import TrainSettings
 from lipgraft.verification import AttackSettings, VerifySettings
 
 SHAPE = (1, 3, 3)
@@ -198,3 +199,56 @@ def test_a_seed_is_a_whole_number_that_fits(seed: Any) -> None:
 def test_the_ends_of_the_valid_range_are_numbers(verb: str, ends: tuple[Any, Any]) -> None:
     with pytest.raises(SettingsError, match="low"):
         VERBS[verb](network(), images(), LABELS, 0.1, low=ends[0], high=ends[1])
+
+
+# --- data sets, settings and devices
+
+
+def shapes() -> lg.data.Dataset:
+    """Twelve training images of 1x3x3 in three classes."""
+    x, y = np.arange(12 * 9, dtype=np.uint8).reshape(12, 3, 3), np.arange(12) % 3
+    return lg.data.from_arrays(x[:3], y[:3], x, y, name="shapes", val_size=3)
+
+
+TRAIN = TrainSettings(epochs=1, batch=3, eps=0.01, attack_steps=1)
+WRONG_TRAINING: dict[str, tuple[dict[str, Any], str]] = {
+    "too few outputs": ({"model": nn.Sequential(nn.Flatten(), nn.Linear(9, 2))}, "has 2 classes, but shapes has 3"),
+    "another input": ({"model": nn.Sequential(nn.Flatten(), nn.Linear(8, 3))}, "images of shapes are 1x3x3, but"),
+    "no module": ({"model": torch.relu}, "must be a torch.nn.Module"),
+    "a name of data": ({"data": "digits"}, r"must be a lipgraft.data.Dataset, got 'digits'; lipgraft.data.load"),
+    "a pair": ({"data": (torch.rand(3, 1, 3, 3), LABELS)}, r"must be a lipgraft.data.Dataset, got a tuple"),
+    "a mapping": ({"settings": {"epochs": 1}}, r"settings must be TrainSettings\(\.\.\.\), got a dict"),
+    "no preset": ({"settings": "finetun"}, "Did you mean 'finetune'"),
+    "no device": ({"device": "foo"}, "device 'foo' cannot be used .* choose auto, cpu or cuda"),
+    "a missing device": ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_TRAINING)
+def test_training_that_cannot_begin_is_refused(kind: str) -> None:
+    changes, words = WRONG_TRAINING[kind]
+    arguments = {"model": network(), "data": shapes(), "settings": TRAIN, "device": "cpu", **changes}
+    with pytest.raises(LipgraftError, match=words):
+        lg.train(**arguments)
+
+
+def test_training_takes_a_module_that_fits_its_data() -> None:
+    model = network()
+    assert lg.train(model, shapes(), TRAIN, device=torch.device("cpu")).model is model
+
+
+WRONG_GRAFTING: dict[str, tuple[dict[str, Any], str]] = {
+    "a name of data": ({"data": "digits"}, r"must be a lipgraft.data.Dataset, got 'digits'"),
+    "a pair": ({"data": (images(), LABELS)}, r"must be a lipgraft.data.Dataset, got a tuple"),
+    "part of an image": ({"count": 2.5}, "count must be at least 1, and a whole number, got 2.5"),
+    "no images": ({"count": 0}, "count must be at least 1, and a whole number, got 0"),
+    "a text": ({"ratio": "0.3"}, "ratio must be between 0 and 1, got '0.3'"),
+    "part of a batch": ({"batch": 2.5}, "batch must be at least 1, and a whole number, got 2.5"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_GRAFTING)
+def test_grafting_that_cannot_begin_is_refused(kind: str) -> None:
+    changes, words = WRONG_GRAFTING[kind]
+    with pytest.raises(LipgraftError, match=words):
+        lg.graft(**{"model": network(), "data": shapes(), "eps": 0.01, "count": 3, **changes})
