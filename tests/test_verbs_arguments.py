@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import lipgraft as lg
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.sensitivity import LipschitzSettings
 from lipgraft.training import TrainSettings
-from lipgraft.verification import AttackSettings, VerifySettings
+from lipgraft.verification import AttackSettings, Limits, VerifySettings
 
 SHAPE = (1, 3, 3)
 FEW = LipschitzSettings(samples=2, steps=1)
@@ -252,3 +253,84 @@ def test_grafting_that_cannot_begin_is_refused(kind: str) -> None:
     changes, words = WRONG_GRAFTING[kind]
     with pytest.raises(LipgraftError, match=words):
         lg.graft(**{"model": network(), "data": shapes(), "eps": 0.01, "count": 3, **changes})
+
+
+ANSWERS: dict[str, Callable[[], Any]] = {
+    "verify": lambda: lg.verify(network(), images(), LABELS, 0.1, settings={"timeout": 5}),  # type: ignore[arg-type]
+    "verify, nothing": lambda: lg.verify(network(), images(), LABELS, 0.1, settings={}),  # type: ignore[arg-type]
+    "verify, a group": lambda: lg.verify(network(), images(), LABELS, 0.1, settings=Limits()),  # type: ignore[arg-type]
+    "lipschitz": lambda: lg.lipschitz(network(), images(), 0.1, settings={}),  # type: ignore[arg-type]
+    "vnnlib": lambda: lg.interop.verify_vnnlib("a.onnx", "a.vnnlib", settings={}),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("verb", ANSWERS)
+def test_settings_of_another_kind_are_refused(verb: str) -> None:
+    with pytest.raises(SettingsError, match=r"settings must be (Verify|Lipschitz)Settings\(\.\.\.\), got a"):
+        ANSWERS[verb]()
+
+
+@pytest.mark.parametrize("timeout", ["5", None, -1, 0, float("nan")], ids=str)
+def test_a_property_has_a_number_of_seconds(timeout: Any) -> None:
+    with pytest.raises(SettingsError, match="timeout must be a finite number > 0, in seconds"):
+        lg.interop.verify_vnnlib("net.onnx", "property.vnnlib", timeout)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 2.5}, "steps must be at least 1, and a whole number, got 2.5"),
+        ({"steps": "3"}, "steps must be at least 1, and a whole number, got '3'"),
+        ({"restarts": 0}, "restarts must be at least 1, and a whole number, got 0"),
+        ({"batch": 2.5}, "batch must be at least 1, and a whole number, got 2.5"),
+        ({"step_size": float("nan")}, "step_size must be a finite number > 0, a multiple of eps, got nan"),
+        ({"step_size": "large"}, "step_size must be a finite number > 0"),
+        ({"generator": 5}, "generator must be a torch.Generator, got 5; a number can be the seed"),
+    ],
+    ids=str,
+)
+def test_an_attack_that_cannot_begin_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        lg.attack(network(), images(), LABELS, 0.1, **changes)
+
+
+def test_masks_may_be_arrays() -> None:
+    mask = np.arange(8) % 2 == 0
+    grafted = lg.grafting.apply(network(), {"2": mask}, input_shape=SHAPE)  # type: ignore[dict-item]
+    assert torch.equal(lg.grafting.masks_of(grafted)["2"], torch.from_numpy(mask))
+    with pytest.raises(SettingsError, match="the mask of 2 must be a boolean tensor, got 'all'"):
+        lg.grafting.apply(network(), {"2": "all"}, input_shape=SHAPE)  # type: ignore[dict-item]
+
+
+# --- files
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.onnx"])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": network().state_dict()}, "must be a torch.nn.Module, got a OrderedDict; pass the module itself"),
+        ({"input_shape": 64}, "input_shape must be the positive sizes of one input, such as .*, got 64"),
+        ({"input_shape": (1, 2.5, 3)}, "input_shape must be the positive sizes of one input"),
+    ],
+    ids=["state dict", "number", "part"],
+)
+def test_what_cannot_be_saved_is_refused(name: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(LipgraftError, match=words):
+        lg.save(**{"model": network(), "path": tmp_path / name, "input_shape": SHAPE, **changes})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_shape_that_the_model_cannot_take_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"cannot take inputs of input_shape \(1, 4, 4\)"):
+        lg.save(network(), tmp_path / "model.safetensors", input_shape=(1, 4, 4))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["own.safetensors", "named.safetensors", "own.onnx"])
+def test_loading_leaves_the_global_random_numbers_alone(name: str, tmp_path: Path) -> None:
+    model = lg.models.build("digits-cnn", "digits", seed=0) if name.startswith("named") else network()
+    lg.save(model, tmp_path / name, input_shape=None if name.startswith("named") else SHAPE)
+    before = torch.get_rng_state()
+    lg.load(tmp_path / name)
+    assert torch.equal(torch.get_rng_state(), before)

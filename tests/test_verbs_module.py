@@ -444,6 +444,16 @@ def test_a_hidden_layer_without_neurons_leaves_a_constant() -> None:
     assert torch.equal(lg.lipschitz(model, x, EPS, "sampled", settings=FEW), torch.zeros(2))
 
 
+def test_the_identity_is_a_network() -> None:
+    x = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
+    for model in (nn.Identity(), nn.Sequential(), nn.Dropout()):
+        bounds = lg.bound(model, lg.Box.linf(x, 0.125))
+        assert torch.equal(bounds.lower, x - 0.125)
+        assert torch.equal(bounds.upper, x + 0.125)
+        assert [v.status for v in lg.verify(model, x, torch.tensor([1]), 0.125, settings=QUICK)] == ["verified"]
+        assert float(lg.lipschitz(model, x, 0.125)) == 1.0
+
+
 # --- modules that cannot be bounded
 
 

@@ -118,13 +118,26 @@ def device_named(name: Any) -> torch.device:
 
 def seconds(value: Any, name: str) -> float:
     """A limit of time: a finite number > 0."""
+    return positive(value, name, ", in seconds")
+
+
+def positive(value: Any, name: str, unit: str = "") -> float:
+    """A finite number > 0. unit: what an error says of it."""
     try:
         number = math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise SettingsError(f"{name} must be a finite number > 0, in seconds, got {value!r}.")
+        raise SettingsError(f"{name} must be a finite number > 0{unit}, got {value!r}.")
     return number
+
+
+def shape_of_one(value: Any) -> tuple[int, ...]:
+    """The shape of one input, without the batch axis: whole numbers > 0."""
+    sizes = tuple(value) if isinstance(value, list | tuple | np.ndarray) else ()
+    if not sizes or not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in sizes):
+        raise SettingsError(f"input_shape must be the positive sizes of one input, such as (1, 28, 28), got {value!r}.")
+    return tuple(int(n) for n in sizes)
 
 
 def seeded(seed: int, device: torch.device | str = "cpu") -> torch.Generator:

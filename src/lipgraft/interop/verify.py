@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipgraft.errors import SettingsError
 from lipgraft.files import check_folder
+from lipgraft.inputs import seconds, settings_of
 from lipgraft.interop.certificates import CertificateFolder
 from lipgraft.interop.clock import OutOfTime, check_time
 from lipgraft.interop.corners import falsify_corners
@@ -85,10 +85,9 @@ def verify_vnnlib(
     time.monotonic; by default now. certificates: a folder that gets a certificate for every region that is proved.
     """
     started = time.monotonic() if started is None else started
-    if not timeout > 0:
-        raise SettingsError(f"timeout must be > 0 seconds, got {timeout}.")
+    settings = settings_of(settings, VerifySettings, VerifySettings())
     result = VnnResult("error")  # until there is a better word
-    deadline = started + timeout
+    deadline = started + seconds(timeout, "timeout")
     try:
         specification = read_vnnlib(vnnlib_path, deadline=deadline)
         subject = Subject.read(onnx_path, device, deadline=deadline)
