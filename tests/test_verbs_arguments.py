@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 import lipgraft as lg
 from lipgraft.errors import LipgraftError, SettingsError
 from lipgraft.sensitivity import LipschitzSettings
-from lipgraft.verification import AttackSettings, VerifySettings
+from lipgraft.training import TrainSettings
+from lipgraft.verification import AttackSettings, Limits, VerifySettings
 
 SHAPE = (1, 3, 3)
 FEW = LipschitzSettings(samples=2, steps=1)
@@ -198,3 +200,137 @@ def test_a_seed_is_a_whole_number_that_fits(seed: Any) -> None:
 def test_the_ends_of_the_valid_range_are_numbers(verb: str, ends: tuple[Any, Any]) -> None:
     with pytest.raises(SettingsError, match="low"):
         VERBS[verb](network(), images(), LABELS, 0.1, low=ends[0], high=ends[1])
+
+
+# --- data sets, settings and devices
+
+
+def shapes() -> lg.data.Dataset:
+    """Twelve training images of 1x3x3 in three classes."""
+    x, y = np.arange(12 * 9, dtype=np.uint8).reshape(12, 3, 3), np.arange(12) % 3
+    return lg.data.from_arrays(x[:3], y[:3], x, y, name="shapes", val_size=3)
+
+
+TRAIN = TrainSettings(epochs=1, batch=3, eps=0.01, attack_steps=1)
+WRONG_TRAINING: dict[str, tuple[dict[str, Any], str]] = {
+    "too few outputs": ({"model": nn.Sequential(nn.Flatten(), nn.Linear(9, 2))}, "has 2 classes, but shapes has 3"),
+    "another input": ({"model": nn.Sequential(nn.Flatten(), nn.Linear(8, 3))}, "images of shapes are 1x3x3, but"),
+    "no module": ({"model": torch.relu}, "must be a torch.nn.Module"),
+    "a name of data": ({"data": "digits"}, r"must be a lipgraft.data.Dataset, got 'digits'; lipgraft.data.load"),
+    "a pair": ({"data": (torch.rand(3, 1, 3, 3), LABELS)}, r"must be a lipgraft.data.Dataset, got a tuple"),
+    "a mapping": ({"settings": {"epochs": 1}}, r"settings must be TrainSettings\(\.\.\.\), got a dict"),
+    "no preset": ({"settings": "finetun"}, "Did you mean 'finetune'"),
+    "no device": ({"device": "foo"}, "device 'foo' cannot be used .* choose auto, cpu or cuda"),
+    "a missing device": ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_TRAINING)
+def test_training_that_cannot_begin_is_refused(kind: str) -> None:
+    changes, words = WRONG_TRAINING[kind]
+    arguments = {"model": network(), "data": shapes(), "settings": TRAIN, "device": "cpu", **changes}
+    with pytest.raises(LipgraftError, match=words):
+        lg.train(**arguments)
+
+
+def test_training_takes_a_module_that_fits_its_data() -> None:
+    model = network()
+    assert lg.train(model, shapes(), TRAIN, device=torch.device("cpu")).model is model
+
+
+WRONG_GRAFTING: dict[str, tuple[dict[str, Any], str]] = {
+    "a name of data": ({"data": "digits"}, r"must be a lipgraft.data.Dataset, got 'digits'"),
+    "a pair": ({"data": (images(), LABELS)}, r"must be a lipgraft.data.Dataset, got a tuple"),
+    "part of an image": ({"count": 2.5}, "count must be at least 1, and a whole number, got 2.5"),
+    "no images": ({"count": 0}, "count must be at least 1, and a whole number, got 0"),
+    "a text": ({"ratio": "0.3"}, "ratio must be between 0 and 1, got '0.3'"),
+    "part of a batch": ({"batch": 2.5}, "batch must be at least 1, and a whole number, got 2.5"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_GRAFTING)
+def test_grafting_that_cannot_begin_is_refused(kind: str) -> None:
+    changes, words = WRONG_GRAFTING[kind]
+    with pytest.raises(LipgraftError, match=words):
+        lg.graft(**{"model": network(), "data": shapes(), "eps": 0.01, "count": 3, **changes})
+
+
+ANSWERS: dict[str, Callable[[], Any]] = {
+    "verify": lambda: lg.verify(network(), images(), LABELS, 0.1, settings={"timeout": 5}),  # type: ignore[arg-type]
+    "verify, nothing": lambda: lg.verify(network(), images(), LABELS, 0.1, settings={}),  # type: ignore[arg-type]
+    "verify, a group": lambda: lg.verify(network(), images(), LABELS, 0.1, settings=Limits()),  # type: ignore[arg-type]
+    "lipschitz": lambda: lg.lipschitz(network(), images(), 0.1, settings={}),  # type: ignore[arg-type]
+    "vnnlib": lambda: lg.interop.verify_vnnlib("a.onnx", "a.vnnlib", settings={}),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("verb", ANSWERS)
+def test_settings_of_another_kind_are_refused(verb: str) -> None:
+    with pytest.raises(SettingsError, match=r"settings must be (Verify|Lipschitz)Settings\(\.\.\.\), got a"):
+        ANSWERS[verb]()
+
+
+@pytest.mark.parametrize("timeout", ["5", None, -1, 0, float("nan")], ids=str)
+def test_a_property_has_a_number_of_seconds(timeout: Any) -> None:
+    with pytest.raises(SettingsError, match="timeout must be a finite number > 0, in seconds"):
+        lg.interop.verify_vnnlib("net.onnx", "property.vnnlib", timeout)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 2.5}, "steps must be at least 1, and a whole number, got 2.5"),
+        ({"steps": "3"}, "steps must be at least 1, and a whole number, got '3'"),
+        ({"restarts": 0}, "restarts must be at least 1, and a whole number, got 0"),
+        ({"batch": 2.5}, "batch must be at least 1, and a whole number, got 2.5"),
+        ({"step_size": float("nan")}, "step_size must be a finite number > 0, a multiple of eps, got nan"),
+        ({"step_size": "large"}, "step_size must be a finite number > 0"),
+        ({"generator": 5}, "generator must be a torch.Generator, got 5; a number can be the seed"),
+    ],
+    ids=str,
+)
+def test_an_attack_that_cannot_begin_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        lg.attack(network(), images(), LABELS, 0.1, **changes)
+
+
+def test_masks_may_be_arrays() -> None:
+    mask = np.arange(8) % 2 == 0
+    grafted = lg.grafting.apply(network(), {"2": mask}, input_shape=SHAPE)  # type: ignore[dict-item]
+    assert torch.equal(lg.grafting.masks_of(grafted)["2"], torch.from_numpy(mask))
+    with pytest.raises(SettingsError, match="the mask of 2 must be a boolean tensor, got 'all'"):
+        lg.grafting.apply(network(), {"2": "all"}, input_shape=SHAPE)  # type: ignore[dict-item]
+
+
+# --- files
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.onnx"])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": network().state_dict()}, "must be a torch.nn.Module, got a OrderedDict; pass the module itself"),
+        ({"input_shape": 64}, "input_shape must be the positive sizes of one input, such as .*, got 64"),
+        ({"input_shape": (1, 2.5, 3)}, "input_shape must be the positive sizes of one input"),
+    ],
+    ids=["state dict", "number", "part"],
+)
+def test_what_cannot_be_saved_is_refused(name: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(LipgraftError, match=words):
+        lg.save(**{"model": network(), "path": tmp_path / name, "input_shape": SHAPE, **changes})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_shape_that_the_model_cannot_take_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"cannot take inputs of input_shape \(1, 4, 4\)"):
+        lg.save(network(), tmp_path / "model.safetensors", input_shape=(1, 4, 4))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["own.safetensors", "named.safetensors", "own.onnx"])
+def test_loading_leaves_the_global_random_numbers_alone(name: str, tmp_path: Path) -> None:
+    model = lg.models.build("digits-cnn", "digits", seed=0) if name.startswith("named") else network()
+    lg.save(model, tmp_path / name, input_shape=None if name.startswith("named") else SHAPE)
+    before = torch.get_rng_state()
+    lg.load(tmp_path / name)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 import lipgraft as lg
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network import trace
+from lipgraft.network import evaluated, full_precision, trace
 from lipgraft.sensitivity import LipschitzSettings
 from lipgraft.verification import AttackSettings, Limits, VerifySettings, verify_stream
 
@@ -172,6 +173,14 @@ def test_half_precision_modules_are_computed_with_in_single_precision(verb: str,
     assert all(parameter.dtype == dtype for parameter in half.parameters())
 
 
+def test_a_half_precision_module_that_cannot_be_copied_is_refused_with_a_sentence() -> None:
+    model = network().eval().half()
+    model[5].lock = threading.Lock()
+    with pytest.raises(UnsupportedOperationError, match=r"cannot be copied .* Convert it with \.float\(\) before"):
+        lg.bound(model, lg.Box.linf(images(), EPS))
+    assert lg.bound(model.float(), lg.Box.linf(images(), EPS)).lower.shape == (3, 3)
+
+
 def test_nothing_is_verified_that_half_precision_rounds_away() -> None:
     """The margin changes its sign in the box; in bfloat16 its change is lost beside the biases."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).to(torch.bfloat16)
@@ -321,6 +330,130 @@ def test_two_interleaved_streams_leave_the_callers_flags_alone() -> None:
         switch.fp32_precision = before
 
 
+# --- threads
+
+
+def at_once(*works: Callable[[], Any]) -> None:
+    """Each on a thread of its own; the first error is raised."""
+    errors: list[BaseException] = []
+
+    def one(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_the_last_of_overlapping_blocks_sets_the_switches_back() -> None:
+    switch = torch.backends.mkldnn.matmul
+    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+    during: list[str] = []
+
+    def first() -> None:
+        with full_precision(), full_precision():
+            first_is_in.set()
+            second_is_in.wait()
+        during.append(switch.fp32_precision)
+        first_is_out.set()
+
+    def failing() -> None:
+        with full_precision():
+            second_is_in.set()
+            first_is_out.wait()
+            raise KeyError
+
+    def second() -> None:
+        first_is_in.wait()
+        with pytest.raises(KeyError):
+            failing()
+        during.append(switch.fp32_precision)
+
+    before = switch.fp32_precision
+    try:
+        switch.fp32_precision = "bf16"
+        at_once(first, second)
+        assert during == ["ieee", "bf16"]
+    finally:
+        switch.fp32_precision = before
+
+
+def test_threads_take_turns_with_a_module() -> None:
+    model = network().train()
+    layers = nn.Sequential(*model)  # another module of the same layers
+    second_is_in, first_is_out = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with evaluated(layers):
+            second_is_in.set()
+            first_is_out.wait()
+
+    def first() -> None:
+        with evaluated(model):
+            thread = threading.Thread(target=second)
+            thread.start()
+            assert not second_is_in.wait(0.2)
+        first_is_out.set()
+        thread.join()
+
+    at_once(first)
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one module", "a module each"])
+def test_verbs_on_several_threads_answer_as_on_one(shared: bool) -> None:
+    x = images()
+    y = classes(network().eval(), x)
+    expected = [verdict.status for verdict in lg.verify(network(), x, y, EPS, settings=QUICK)]
+    models = [network()] * 3 if shared else [network() for _ in range(3)]
+    state = {name: value.clone() for name, value in models[0].state_dict().items()}
+    own = [dict(vars(module)) for module in models[0].modules()]
+    before, called = flags(), nn.Module.__call__
+
+    def work(model: nn.Module) -> None:
+        for _ in range(3):
+            assert [verdict.status for verdict in lg.verify(model, x, y, EPS, settings=QUICK)] == expected
+            lg.attack(model, x, y, EPS, steps=3)
+
+    at_once(*(lambda model=model: work(model) for model in models))  # type: ignore[misc]
+    assert flags() == before
+    assert nn.Module.__call__ is called
+    assert [dict(vars(module)) for module in models[0].modules()] == own
+    assert all(torch.equal(value, state[name]) for name, value in models[0].state_dict().items())
+
+
+# --- modules that are hardly any
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_hidden_layer_without_neurons_leaves_a_constant() -> None:
+    model = nn.Sequential(nn.Linear(4, 0), nn.ReLU(), nn.Linear(0, 3))
+    with torch.no_grad():
+        model[2].bias.copy_(torch.tensor([1.0, 3.0, 2.0]))
+    x = torch.rand(2, 4, generator=torch.Generator().manual_seed(0))
+    verdicts = lg.verify(model, x, torch.tensor([1, 1]), EPS, settings=QUICK)
+    assert [verdict.status for verdict in verdicts] == ["verified", "verified"]
+    assert torch.equal(lg.lipschitz(model, x, EPS), torch.zeros(2))
+    assert torch.equal(lg.lipschitz(model, x, EPS, "sampled", settings=FEW), torch.zeros(2))
+
+
+def test_the_identity_is_a_network() -> None:
+    x = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
+    for model in (nn.Identity(), nn.Sequential(), nn.Dropout()):
+        bounds = lg.bound(model, lg.Box.linf(x, 0.125))
+        assert torch.equal(bounds.lower, x - 0.125)
+        assert torch.equal(bounds.upper, x + 0.125)
+        assert [v.status for v in lg.verify(model, x, torch.tensor([1]), 0.125, settings=QUICK)] == ["verified"]
+        assert float(lg.lipschitz(model, x, 0.125)) == 1.0
+
+
 # --- modules that cannot be bounded
 
 
@@ -342,6 +475,10 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], Any], str]] = {
     "meta device": (meta, "meta device, which holds no numbers"),
     "complex": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3, dtype=torch.complex64)), "complex weights"),
     "TorchScript": (lambda: torch.jit.trace(Scripted(), torch.rand(2, *SHAPE)), "TorchScript module"),
+    "TorchScript inside": (
+        lambda: nn.Sequential(nn.Flatten(), torch.jit.script(nn.Linear(16, 3))),
+        "the layer '1' is a TorchScript module",
+    ),
     "lazy": (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), "lazy layers"),
     "function": (lambda: torch.relu, "must be a torch.nn.Module"),
 }

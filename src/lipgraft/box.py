@@ -9,21 +9,28 @@ import torch
 from torch import Tensor
 
 from lipgraft.errors import SettingsError
-from lipgraft.inputs import pixels, radii
+from lipgraft.inputs import ends, pixels, radii
 from lipgraft.network.precision import ordinary
 from lipgraft.rounding import round_down, round_up, sum_down, sum_up
 
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """All x with lower <= x <= upper, one box per row. lower, upper: (B, *shape)."""
+    """All x with lower <= x <= upper, one box per row. lower, upper: (B, *shape), floats.
+
+    Arrays become tensors, and of two types of floats both ends get the finer one.
+    """
 
     lower: Tensor
     upper: Tensor
 
     def __post_init__(self) -> None:
+        for name, end in zip(("lower", "upper"), ends(self.lower, self.upper), strict=True):
+            object.__setattr__(self, name, end)
         if self.lower.shape != self.upper.shape:
-            raise SettingsError(f"a box needs two ends of one shape, got {self.lower.shape} and {self.upper.shape}.")
+            raise SettingsError(
+                f"a box needs two ends of one shape, got {tuple(self.lower.shape)} and {tuple(self.upper.shape)}."
+            )
         if not bool((self.lower <= self.upper).all()):
             raise SettingsError("a box needs lower <= upper everywhere, and no NaN; check the inputs and eps.")
 

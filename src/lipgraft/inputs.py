@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from lipgraft.errors import SettingsError
 from lipgraft.network.precision import ordinary
 from lipgraft.settings import check_eps
+
+T = TypeVar("T")
 
 
 def pixels(x: Any, low: float | None, high: float | None, *, like: Tensor | None = None) -> Tensor:
@@ -66,15 +68,76 @@ def radii(eps: Any, count: int, device: torch.device | None = None) -> Tensor:
     return radius.expand(count)
 
 
+def ends(lower: Any, upper: Any) -> tuple[Tensor, Tensor]:
+    """The two ends of boxes, each (B, *shape), as floats of one type: the finer of the two."""
+    low, high = (_tensor(end, "the ends of a box", "floats of shape (B, *shape)") for end in (lower, upper))
+    for end in (low, high):
+        if not end.is_floating_point():
+            raise SettingsError(f"the ends of a box must be floats, got {end.dtype}; use .float() or .double().")
+    if low.device != high.device:
+        raise SettingsError(f"the ends of a box must be on one device, got {low.device} and {high.device}; use .to().")
+    dtype = torch.promote_types(low.dtype, high.dtype)
+    return low.to(dtype), high.to(dtype)
+
+
+def reals(value: Any, what: str, wanted: str) -> Tensor:
+    """A tensor of real numbers from a tensor, an array, or numbers."""
+    tensor = _tensor(value, what, wanted)
+    if tensor.is_complex():
+        raise SettingsError(f"{what} must be real, got {tensor.dtype}.")
+    return ordinary(tensor)
+
+
+def settings_of(value: Any, kind: type[T], default: T | None, name: str = "settings") -> T:
+    """Settings of this class, or the default ones in place of None."""
+    value = default if value is None else value
+    if not isinstance(value, kind):
+        raise SettingsError(f"{name} must be {kind.__name__}(...), got {_show(value)}.")
+    return value
+
+
+def whole(value: Any, name: str, least: int) -> int:
+    """A count: a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise SettingsError(f"{name} must be at least {least}, and a whole number, got {_show(value)}.")
+    return int(value)
+
+
+def device_named(name: Any) -> torch.device:
+    """A device; "auto": the GPU if there is one."""
+    if isinstance(name, str) and name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, TypeError, AssertionError) as error:  # the last where PyTorch was built without CUDA
+        reason = str(error).partition("\n")[0]
+        raise SettingsError(f"the device {_show(name)} cannot be used ({reason}); choose auto, cpu or cuda.") from error
+    return device
+
+
 def seconds(value: Any, name: str) -> float:
     """A limit of time: a finite number > 0."""
+    return positive(value, name, ", in seconds")
+
+
+def positive(value: Any, name: str, unit: str = "") -> float:
+    """A finite number > 0. unit: what an error says of it."""
     try:
         number = math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise SettingsError(f"{name} must be a finite number > 0, in seconds, got {value!r}.")
+        raise SettingsError(f"{name} must be a finite number > 0{unit}, got {value!r}.")
     return number
+
+
+def shape_of_one(value: Any) -> tuple[int, ...]:
+    """The shape of one input, without the batch axis: whole numbers > 0."""
+    sizes = tuple(value) if isinstance(value, list | tuple | np.ndarray) else ()
+    if not sizes or not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in sizes):
+        raise SettingsError(f"input_shape must be the positive sizes of one input, such as (1, 28, 28), got {value!r}.")
+    return tuple(int(n) for n in sizes)
 
 
 def seeded(seed: int, device: torch.device | str = "cpu") -> torch.Generator:

@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Mapping
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from lipgraft.errors import SettingsError, unknown_name
@@ -80,6 +81,16 @@ def build(cls: type[T], mapping: Mapping[str, Any] | None, where: str = "recipe"
     required keys are SettingsErrors that name the key with its full dotted path.
     """
     return typing.cast(T, _build(cls, {} if mapping is None else mapping, where, ""))
+
+
+def converted(settings: Any, group: str = "") -> None:
+    """Give the fields of new settings their annotated types, as `build` does: to be called first in __post_init__.
+
+    group: what stands before their names in an error, such as "branch.".
+    """
+    for name, kind in _hints(type(settings)).items():  # type: ignore[arg-type]  # as in `_build`
+        value = _convert(kind, getattr(settings, name), "settings", f"{group}{name}")
+        object.__setattr__(settings, name, value)
 
 
 def to_mapping(obj: Any) -> dict[str, Any]:
@@ -157,6 +168,8 @@ def _convert(kind: Any, value: Any, where: str, path: str) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
+    if isinstance(value, Real) and not isinstance(value, int | float):  # of NumPy
+        value = int(value) if isinstance(value, Integral) else float(value)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(args, value, where, path)
     if origin is typing.Literal:

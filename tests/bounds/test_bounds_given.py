@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from bounds_cases import SMALL, assert_same, random_box, small_cnn
-from lipgraft.bounds import METHODS, AlphaSettings, bound
+from lipgraft.bounds import METHODS, AlphaSettings, Bounds, bound
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.network import trace
@@ -49,6 +54,64 @@ def test_a_layer_that_the_network_does_not_have_is_refused(generator: torch.Gene
     box = random_box(SMALL, 1, generator, 0.05, torch.float32)
     with pytest.raises(SettingsError, match="'typo'"):
         bound(small_cnn("relu", generator), box, layers={"typo": (torch.zeros(1, 3, 6, 6), torch.ones(1, 3, 6, 6))})
+
+
+def dense() -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+
+
+LOWER, UPPER = torch.full((2, 4), 0.25), torch.full((2, 4), 0.5)
+ZEROS = torch.zeros(2, 6)
+
+
+def test_arrays_are_taken_for_boxes_specifications_and_layers() -> None:
+    model, C = dense(), np.array([[1, -1]])
+    expected = bound(model, Box(LOWER, UPPER), C=torch.tensor([[1.0, -1.0]]), layers={"1": (ZEROS - 4, ZEROS + 4)})
+    arrays = {"1": ((ZEROS - 4).numpy(), (ZEROS + 4).numpy())}
+    got = bound(model, Box(LOWER.numpy(), UPPER.numpy()), C=C, layers=arrays)
+    assert torch.equal(got.lower, expected.lower)
+    assert torch.equal(got.upper, expected.upper)
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float64), (torch.float64, torch.bfloat16)], ids=str)
+def test_a_box_of_two_types_has_the_finer_one(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    box = Box(LOWER.to(dtypes[0]), UPPER.to(dtypes[1]))
+    assert box.lower.dtype == box.upper.dtype == torch.float64
+    assert bound(dense(), box).lower.dtype == torch.float64
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "integer box": (lambda: Box(LOWER.long(), UPPER.long()), r"ends of a box must be floats, got torch.int64; use"),
+    "boolean box": (lambda: Box(LOWER.bool(), UPPER.bool()), "ends of a box must be floats, got torch.bool"),
+    "words": (lambda: Box("low", "high"), "ends of a box must be floats"),
+    "two shapes": (lambda: Box(LOWER, UPPER[:1]), r"two ends of one shape, got \(2, 4\) and \(1, 4\)"),
+    "no box": (lambda: bound(dense(), (LOWER, UPPER)), r"must be a lipgraft.Box, got a tuple; make one"),
+    "neurons": (lambda: with_box(neurons="al"), "unknown choice of neurons 'al'"),
+    "alpha": (lambda: with_box(alpha={"lr": 1.0}), r"alpha must be AlphaSettings\(\.\.\.\), got a dict"),
+    "complex C": (lambda: with_box(C=torch.ones(1, 2, dtype=torch.complex64)), "C must be real"),
+    "C in words": (lambda: with_box(C="ones"), "C must be"),
+    "half a layer": (lambda: with_box(layers={"1": ZEROS[0]}), r"must be a pair \(lower, upper\), got a Tensor"),
+    "shape": (lambda: with_box(layers={"1": (ZEROS[:1], ZEROS)}), r"must have shape \(2, 6\) each, got \(1, 6\)"),
+    "crossed": (lambda: with_box(layers={"1": (ZEROS + 1, ZEROS)}), "contradict each other: .* for 12 neurons"),
+}
+
+
+def with_box(**arguments: Any) -> Bounds:
+    return bound(dense(), Box(LOWER, UPPER), **arguments)
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_cannot_be_bounded_is_refused_with_a_sentence(kind: str) -> None:
+    make, words = WRONG[kind]
+    with pytest.raises(SettingsError, match=words):
+        make()
+
+
+def test_layers_of_a_point_that_rounding_has_crossed_are_taken() -> None:
+    crossed = {"1": (ZEROS + 1e-6, ZEROS)}
+    assert bool(with_box(layers=crossed).lower.isfinite().all())
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -159,7 +159,7 @@ def test_a_calibration_set_is_a_reproducible_draw_of_training_images_without_the
         assert label in digits.y_train[digits.split()[0]][same]
     everything, _ = calibration_set(digits, 10**6)
     assert len(everything) == len(train)
-    with pytest.raises(SettingsError, match="at least 1 image"):
+    with pytest.raises(SettingsError, match="count must be at least 1"):
         calibration_set(digits, 0)
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from interop_cases import Graph
-from lipgraft.interop import load_onnx
+from lipgraft.interop import export_onnx, load_onnx
 from lipgraft.network import Product, trace
 
 
@@ -75,3 +75,32 @@ def test_a_formula_with_another_number_is_a_product(factor: float, tmp_path: Pat
     network = trace(load_onnx(g.save(tmp_path / "net.onnx", [1, 5])), (5,), products=True)
     assert [node.kind for _, node in network.activations()] == ["sigmoid"]
     assert any(isinstance(node, Product) for node in network.nodes)
+
+
+class Residual(nn.Module):
+    """Activations that sums alone join, and one that reads another."""
+
+    def __init__(self, act: nn.Module, blocks: int) -> None:
+        super().__init__()
+        self.first, self.blocks = nn.Linear(4, 4), nn.ModuleList(nn.Linear(4, 4) for _ in range(blocks))
+        self.last, self.act = nn.Linear(4, 3), act
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.act(self.first(x))
+        for block in self.blocks:
+            h = self.act(h + block(h))
+        return self.last(self.act(self.act(h)))
+
+
+@pytest.mark.parametrize("act", [nn.GELU(), nn.GELU(approximate="tanh"), nn.SiLU()], ids=str)
+def test_formulas_joined_by_arithmetic_alone_are_read_one_by_one(act: nn.Module, tmp_path: Path) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Residual(act, blocks=12).eval()  # so many that walks through all of them would not end
+    export_onnx(model, tmp_path / "net.onnx", input_shape=(4,))
+    again = load_onnx(tmp_path / "net.onnx")
+    kind = "silu" if isinstance(act, nn.SiLU) else "gelu"
+    assert [node.kind for _, node in trace(again, (4,)).activations()] == [kind] * 15
+    x = torch.linspace(-4, 4, 40).reshape(10, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(again(x), model(x), rtol=1e-5, atol=1e-5)

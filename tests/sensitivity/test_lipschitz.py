@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -252,8 +253,6 @@ def test_single_precision_networks_take_double_precision_images() -> None:
         ({"bounds": "crowns"}, "Did you mean 'crown'"),
         ({"batch": 0}, "batch must be at least 1"),
         ({"eps": -0.1}, "eps must be a finite number"),
-        ({"settings": LipschitzSettings(samples=0)}, "samples >= 1"),
-        ({"settings": LipschitzSettings(iterations=0)}, "iterations >= 1"),
         ({"x": torch.zeros(2, 6, dtype=torch.uint8)}, "must be floats"),
     ],
 )
@@ -261,6 +260,22 @@ def test_wrong_arguments_are_answered_with_what_to_do(arguments: dict[str, objec
     model, shape = network("dense", "relu")
     with pytest.raises(SettingsError, match=message):
         lipschitz(model, **{"x": images(shape), "eps": 0.1, **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"samples": 0}, "samples >= 1"),
+        ({"iterations": 0}, "iterations >= 1"),
+        ({"branches": -1}, "branches >= 0"),
+        ({"together": -1}, "together >= 0"),
+        ({"together": 2.5}, "together must be a whole number, got 2.5"),
+    ],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused_when_they_are_made(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        LipschitzSettings(**values)
 
 
 def test_a_network_for_other_inputs_is_refused() -> None:

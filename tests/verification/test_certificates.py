@@ -146,3 +146,6 @@ def test_fast_proofs_and_smooth_activations_have_no_certificates() -> None:
     smooth = nn.Sequential(nn.Flatten(), nn.Linear(25, 4), nn.Tanh(), nn.Linear(4, 3))
     with pytest.raises(SettingsError, match="smooth"):
         list(verify_stream(smooth, x, y, 0.1, settings=SETTINGS, certificates=True))
+    falling = nn.Sequential(nn.Flatten(), nn.Linear(25, 4), nn.LeakyReLU(-0.5), nn.Linear(4, 3))
+    with pytest.raises(SettingsError, match="leaky ReLU with a float32 slope >= 0, "):
+        list(verify_stream(falling, x, y, 0.1, settings=SETTINGS, certificates=True))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from lipgraft.bounds import AlphaSettings
 from lipgraft.errors import SettingsError
 from lipgraft.interop.instances import _settings_mark
 from lipgraft.runs.recipe import CertifySettings
 from lipgraft.settings import build, to_mapping
+from lipgraft.training import TrainSettings
 from lipgraft.verification import AttackSettings, BranchSettings, Limits, OptimiseSettings, VerifySettings
 from lipgraft.verification.settings import FLAT_NAMES, flat, grouped
 from lipgraft.version import __version__
@@ -108,6 +112,44 @@ def test_changed_leaves_the_rest_of_a_group_as_it_was() -> None:
     after = before.changed(limits={"timeout": 1.0}, attack={"seed": 2}, images=5)
     assert after == replace(
         before, limits=replace(before.limits, timeout=1.0), attack=replace(before.attack, seed=2), images=5
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"branch": {"foo": 1}}, r"unknown setting 'branch\.foo'.* Known: branch\.batch"),
+        ({"foo": 1}, "unknown setting 'foo'"),
+        ({"branch": 3}, "branch must be a mapping of settings, got 3"),
+        ({"branch": {"iterations": 2.5}}, "branch.iterations must be a whole number, got 2.5"),
+        ({"limits": {"timeout": -1}}, "limits.timeout must be a finite number > 0"),
+    ],
+    ids=str,
+)
+def test_a_change_that_cannot_be_made_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        VerifySettings().changed(**changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: BranchSettings(iterations=2.5), "branch.iterations must be a whole number, got 2.5"),
+        (lambda: BranchSettings(iterations="2"), "branch.iterations must be a whole number, got '2'"),
+        (lambda: AlphaSettings(iterations=2.5), "alpha.iterations must be a whole number, got 2.5"),
+        (lambda: TrainSettings(epochs=2.5), "epochs must be a whole number, got 2.5"),
+        (lambda: VerifySettings(images=True), "images must be a whole number, got True"),
+        (lambda: VerifySettings(limits=3), "limits must be a mapping of settings, got 3"),
+    ],
+)
+def test_settings_of_the_wrong_type_are_refused_when_they_are_made(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        make()
+
+
+def test_settings_made_from_numbers_of_numpy_have_plain_ones() -> None:
+    assert repr(BranchSettings(iterations=np.int64(3), lr_beta=np.float64(0.5))) == repr(
+        BranchSettings(iterations=3, lr_beta=0.5)
     )
 
 

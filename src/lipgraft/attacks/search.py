@@ -14,7 +14,7 @@ from lipgraft.attacks.climb import begin
 from lipgraft.attacks.methods import Method, method_named, misclassified, worst_margin
 from lipgraft.box import Box
 from lipgraft.errors import NumericalError, SettingsError
-from lipgraft.inputs import check_classes, labels, pixels, radii, seeded
+from lipgraft.inputs import check_classes, labels, pixels, positive, radii, seeded, whole
 from lipgraft.network import Network, call, evaluated, like, ordinary_tensors, subject, trace
 
 CHECK_EVERY = 10
@@ -120,8 +120,11 @@ def search(
     it early, for lack of time.
     """
     chosen = method_named(method)
-    if steps < 1 or restarts < 1 or (batch is not None and batch < 1):
-        raise SettingsError(f"an attack needs steps, restarts and batch >= 1, got {steps}, {restarts} and {batch}.")
+    steps, restarts = whole(steps, "steps", 1), whole(restarts, "restarts", 1)
+    batch = None if batch is None else whole(batch, "batch", 1)
+    step_size = None if step_size is None else positive(step_size, "step_size", ", a multiple of eps")
+    if not isinstance(generator, torch.Generator | None):
+        raise SettingsError(f"generator must be a torch.Generator, got {generator!r}; a number can be the seed.")
     with ordinary_tensors():
         model = subject(model)
         x = pixels(x, low, high, like=like(model, x))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,12 @@ from lipgraft.bounds.sound import guard_lower, guard_upper
 from lipgraft.box import Box
 from lipgraft.display import table
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.network import Network, full_precision, ordinary, subject, trace_within
+from lipgraft.inputs import reals, settings_of
+from lipgraft.network import Network, full_precision, subject, trace_within
+
+NEURONS = get_args(Neurons)
+CROSSED = 1e-3
+"""How far the ends of a given bound may have crossed, as a share of their size: more than rounding does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +111,14 @@ def bound(
     """
     if method not in METHODS:
         raise SettingsError(unknown_name("bound method", method, list(METHODS)))
+    if neurons not in NEURONS:
+        raise SettingsError(unknown_name("choice of neurons", neurons, list(NEURONS)))
+    if not isinstance(box, Box):
+        raise SettingsError(
+            f"the box must be a lipgraft.Box, got a {type(box).__name__}; make one by Box(lower, upper) or "
+            "Box.linf(x, eps)."
+        )
+    alpha = settings_of(alpha, AlphaSettings, AlphaSettings(), "alpha")
     with full_precision():
         return _bound(_network(model, box), box, method, C, neurons, layers, alpha, dtype)
 
@@ -123,7 +137,7 @@ def _bound(
     C: Tensor | None,
     neurons: Neurons,
     layers: Mapping[str, Interval] | None,
-    alpha: AlphaSettings | None,
+    alpha: AlphaSettings,
     dtype: torch.dtype | None,
 ) -> Bounds:
     """`bound` of a graph, in full precision."""
@@ -131,20 +145,40 @@ def _bound(
         raise SettingsError(
             f"the box holds inputs of shape {tuple(box.lower.shape[1:])}, the network takes {network.input_shape}."
         )
-    names = [node.name for _, node in network.activations()]
-    for name in layers or {}:
-        if name not in names:
-            raise SettingsError(unknown_name("activation", name, names))
+    known = _given(layers or {}, network, len(box))
     dtype = dtype or _more_precise(network, box)
     network, box = network.to(dtype=dtype), box.to(dtype=dtype)
-    known = {name: (ordinary(lower), ordinary(upper)) for name, (lower, upper) in (layers or {}).items()}
     with torch.no_grad():
         backward, specify = METHODS[method]
         prepared = prepare(network, box, backward=backward, neurons=neurons, layers=known)
         rows = _specification(C, network.output_shape[0], box)
         both = torch.stack([rows, -rows], 1)
-        result = bound_specification(prepared, both, specify, alpha or AlphaSettings())
+        result = bound_specification(prepared, both, specify, alpha)
     return Bounds(guard_lower(result[:, 0]), guard_upper(-result[:, 1]), prepared.layers())
+
+
+def _given(layers: Mapping[str, Interval], network: Network, boxes: int) -> dict[str, Interval]:
+    """The known bounds of pre-activations, which must fit the network and the boxes and contain something.
+
+    NaN and infinity are taken for no bound. Rounding may have crossed the ends of a neuron that is constant in the box.
+    """
+    shapes = {node.name: (boxes, *network.nodes[node.inputs[0]].shape) for _, node in network.activations()}
+    known: dict[str, Interval] = {}
+    for name, interval in layers.items():
+        if name not in shapes:
+            raise SettingsError(unknown_name("activation", name, list(shapes)))
+        what = f"the bounds of layer {name!r}"
+        if not isinstance(interval, tuple | list) or len(interval) != 2:
+            raise SettingsError(f"{what} must be a pair (lower, upper), got a {type(interval).__name__}.")
+        lower, upper = (reals(end, what, f"real numbers of shape {shapes[name]}") for end in interval)
+        for end in (lower, upper):
+            if tuple(end.shape) != shapes[name]:
+                raise SettingsError(f"{what} must have shape {shapes[name]} each, got {tuple(end.shape)}.")
+        crossed = lower - upper.to(lower) > CROSSED * (1 + torch.maximum(lower.abs(), upper.to(lower).abs()))
+        if bool(crossed.any()):
+            raise SettingsError(f"{what} contradict each other: lower is above upper for {int(crossed.sum())} neurons.")
+        known[name] = lower, upper
+    return known
 
 
 def _more_precise(network: Network, box: Box) -> torch.dtype:
@@ -157,13 +191,12 @@ def _more_precise(network: Network, box: Box) -> torch.dtype:
 def _specification(C: Tensor | None, outputs: int, box: Box) -> Tensor:
     """C as (B, S, n)."""
     like = box.lower
-    rows = torch.eye(outputs, dtype=like.dtype, device=like.device) if C is None else ordinary(C.to(like))
+    wanted = f"(S, {outputs}) or ({len(box)}, S, {outputs})"
+    rows = torch.eye(outputs, dtype=like.dtype, device=like.device) if C is None else reals(C, "C", wanted).to(like)
     if rows.ndim == 2:
         rows = rows.expand(len(box), -1, -1)
     if rows.ndim != 3 or len(rows) != len(box) or rows.shape[2] != outputs:
-        raise SettingsError(
-            f"C must be (S, {outputs}) or ({len(box)}, S, {outputs}), got {tuple(C.shape if C is not None else ())}."
-        )
+        raise SettingsError(f"C must be {wanted}, got shape {tuple(rows.shape)}.")
     return rows
 
 

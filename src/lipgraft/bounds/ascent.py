@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lipgraft.bounds.memory import Late, never
 from lipgraft.bounds.sound import guard_lower, proved
-from lipgraft.settings import setting
+from lipgraft.settings import converted, setting
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
 
@@ -26,6 +26,9 @@ class AlphaSettings:
     iterations: int = setting(20, "Steps of projected Adam.")
     lr: float = setting(0.1, "Step size of Adam.")
     decay: float = setting(0.98, "Factor on the step size after every step.")
+
+    def __post_init__(self) -> None:
+        converted(self, "alpha.")
 
 
 @dataclass(frozen=True, eq=False)

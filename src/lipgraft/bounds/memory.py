@@ -60,7 +60,9 @@ def affordable(network: Network, device: torch.device, passes: int, most: int) -
     From the network's size, not from a clock, so that runs repeat.
     """
     products = sum(
-        math.prod(node.shape) * node.weight[0].numel() for node in network.nodes if isinstance(node, Conv | Linear)
+        math.prod(node.shape) * math.prod(node.weight.shape[1:])
+        for node in network.nodes
+        if isinstance(node, Conv | Linear)
     )
     return int(max(1, min(most, PRODUCTS.get(device.type, PRODUCTS["cpu"]) / max(products * passes, 1))))
 

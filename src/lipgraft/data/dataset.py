@@ -69,6 +69,16 @@ class Dataset:
         return replace(self, **moved)
 
 
+def check_dataset(data: object) -> None:
+    """Refuse what is no data set, such as the name of one."""
+    if not isinstance(data, Dataset):
+        given = repr(data) if isinstance(data, str) else f"a {type(data).__name__}"
+        raise DataError(
+            f"the data must be a lipgraft.data.Dataset, got {given}; lipgraft.data.load(name) reads one, and "
+            "lipgraft.data.from_arrays makes one of arrays."
+        )
+
+
 def images(x: Tensor) -> Tensor:
     """(N, H, W, C) uint8 pixels -> (N, C, H, W) float32 in [0, 1], on the same device.
 

@@ -14,6 +14,7 @@ from lipgraft.activations import FUNCTIONS, METHODS, Curve
 from lipgraft.errors import SettingsError, UnsupportedOperationError, unknown_name
 from lipgraft.grafting.activation import GraftedActivation, Line
 from lipgraft.grafting.graph import input_shape_of, traced
+from lipgraft.inputs import reals
 from lipgraft.network import activation_calls, like
 from lipgraft.network.graph import Shape
 from lipgraft.network.lowering.activations import in_place
@@ -51,6 +52,7 @@ def apply(
           (base): ReLU()
         )
     """
+    masks = {name: reals(mask, f"the mask of {name}", "a boolean tensor") for name, mask in masks.items()}
     new = copy.deepcopy(model)
     calls = dict(activation_calls(new))
     _check_names(masks, calls)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from lipgraft.bounds import bound
 from lipgraft.box import Box
 from lipgraft.display import Chart, chart, table
-from lipgraft.errors import DataError, NumericalError, SettingsError
+from lipgraft.errors import DataError, NumericalError
 from lipgraft.grafting.graph import traced, weight_factor
-from lipgraft.inputs import check_classes, labels, pixels, radii
+from lipgraft.inputs import check_classes, labels, pixels, radii, whole
 from lipgraft.network import Activation, Network, expanded, full_precision, like
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.graph import Shape
@@ -80,8 +80,7 @@ def score(
 def _check(x: Tensor, batch: int) -> None:
     if len(x) == 0:
         raise DataError("the calibration set is empty; give at least one image.")
-    if batch < 1:
-        raise SettingsError(f"batch must be at least 1, got {batch}.")
+    whole(batch, "batch", 1)
 
 
 def _check_finite(sums: dict[str, _Sums]) -> None:

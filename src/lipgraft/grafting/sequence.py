@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lipgraft.data import Dataset, images
+from lipgraft.data.dataset import check_dataset
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import Line, check_lines, chosen_lines
 from lipgraft.grafting.apply import apply
@@ -19,6 +20,7 @@ from lipgraft.grafting.criteria import Criterion, known_criterion
 from lipgraft.grafting.graph import traced
 from lipgraft.grafting.scores import Scores, score
 from lipgraft.grafting.summary import Summary, summarise
+from lipgraft.inputs import seeded, whole
 from lipgraft.network.graph import Network
 from lipgraft.settings import build
 
@@ -139,11 +141,13 @@ def plan(
 
     scores: of an earlier plan over the same images with the same slope, so that they are not computed again.
     """
+    check_dataset(data)
     options = dict(options or {})
     check_selection(criterion, ratio, **options)
     check_lines(lines)
     network = getattr(getattr(model, "spec", None), "name", "")
-    x, y = calibration_set(data, count or calibration_size(network, data.name), seed=seed)
+    count = calibration_size(network, data.name) if count is None else count
+    x, y = calibration_set(data, count, seed=seed)
     if scores is None:
         scores = score(model, x, eps, bounds, y=y, batch=batch, slope=slope, progress=progress)
     masks = select(model, scores, criterion, ratio, **options)
@@ -161,10 +165,8 @@ def calibration_set(data: Dataset, count: int, *, seed: int = 0) -> tuple[Tensor
     Drawn without repetition from the images that training sees (not the held-out ones); all of them when there are
     fewer. The draw does not depend on the device.
     """
-    if count < 1:
-        raise SettingsError(f"a calibration set needs at least 1 image, got count {count}.")
     train, _ = data.split()
-    drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:count]
+    drawn = torch.randperm(len(train), generator=seeded(seed))[: whole(count, "count", 1)]
     rows = train[drawn.to(train.device)]
     return images(data.x_train[rows]), data.y_train[rows]
 
@@ -198,8 +200,8 @@ def select(
 
 def check_selection(criterion: str, ratio: float, **settings: Any) -> Criterion:
     """The criterion with its settings, or a SettingsError; asking before scoring saves the time of scoring."""
-    if not (math.isfinite(ratio) and 0.0 <= ratio <= 1.0):
-        raise SettingsError(f"ratio must be between 0 and 1, got {ratio}.")
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float | np.number) or not 0.0 <= ratio <= 1.0:
+        raise SettingsError(f"ratio must be between 0 and 1, got {ratio!r}.")
     return build(known_criterion(criterion), settings, where=f"criterion {criterion}")
 
 

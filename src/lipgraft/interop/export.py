@@ -10,6 +10,7 @@ from torch import nn
 
 from lipgraft.errors import NumericalError, SettingsError
 from lipgraft.files import atomic_write_bytes
+from lipgraft.inputs import shape_of_one
 from lipgraft.interop.runtime import OnnxRuntime
 from lipgraft.interop.writer import OnnxWriter
 from lipgraft.network import (
@@ -40,12 +41,16 @@ def export_onnx(
     input_shape: of one input, without the batch axis; a built or imported model knows its own. check: compare the file
     with the model, through onnxruntime, on random inputs.
     """
-    network = model if isinstance(model, Network) else trace(model, input_shape or shape_of(model), products=True)
+    network = model if isinstance(model, Network) else _traced(model, input_shape)
     network = evenly_padded(network.to(dtype=torch.float32, device="cpu"))
     atomic_write_bytes(path, serialised(network))
     if check and isinstance(model, nn.Module):
         _check(model, network.input_shape, OnnxRuntime(path))
     return network
+
+
+def _traced(model: nn.Module, input_shape: Sequence[int] | None) -> Network:
+    return trace(model, shape_of(model) if input_shape is None else shape_of_one(input_shape), products=True)
 
 
 def serialised(network: Network, dtype: torch.dtype = torch.float32) -> bytes:

@@ -29,16 +29,16 @@ def recognised(nodes: Sequence[Any], constants: Mapping[str, np.ndarray], output
     constants: the file's own; outputs: the names that must stay.
     """
     known = [(_normal(c.formula), c) for kind in KINDS for c in kind.with_formula() if c.formula is not None]
+    nodes = list(nodes)  # protobuf makes other objects of them each time
     inner = {n[0] for form, _ in known for n in _parts(form) if isinstance(n[0], str)}
     producer = {name: node for node in nodes for name in node.output}
     if not inner & {node.op_type for node in nodes}:
-        return list(nodes)
+        return nodes
     numbers = _numbers(nodes, constants)
     replaced: dict[int, Any] = {}
     gone: set[int] = set()
-    for node in reversed(nodes):
-        if id(node) in gone:
-            continue
+    # In the file's order: what an activation reads may be the end of an earlier one, at which no walk goes further.
+    for node in nodes:
         inside = list(_inside(node, producer, numbers, inner))
         leaves = dict.fromkeys(name for n in inside for name in n.input if name not in numbers)
         for leaf in leaves:
@@ -46,10 +46,9 @@ def recognised(nodes: Sequence[Any], constants: Mapping[str, np.ndarray], output
             curve = next((curve for other, curve in known if _same(other, form)), None)
             if curve is not None:
                 make = need("onnx.helper").make_node
-                replaced[id(node)] = make(
-                    curve.onnx[0], [leaf], list(node.output), node.name, **curve.onnx_attributes()
-                )
-                gone |= {id(n) for n in inside}
+                activation = make(curve.onnx[0], [leaf], list(node.output), node.name, **curve.onnx_attributes())
+                replaced[id(node)] = producer[node.output[0]] = activation
+                gone |= {id(n) for n in _inside(node, producer, numbers, inner, leaf)}
                 break
     return _without_dead([replaced.get(id(node), node) for node in nodes], gone - set(replaced), outputs)
 
@@ -66,13 +65,15 @@ def _numbers(nodes: Sequence[Any], constants: Mapping[str, np.ndarray]) -> dict[
     return {name: float(a.reshape(())) for name, a in arrays.items() if a.size == 1 and a.dtype.kind in "fiu"}
 
 
-def _inside(node: Any, producer: Mapping[str, Any], numbers: Mapping[str, float], inner: set[str]) -> Iterator[Any]:
-    """The node and those before it that may belong to the same formula."""
+def _inside(
+    node: Any, producer: Mapping[str, Any], numbers: Mapping[str, float], inner: set[str], leaf: str = ""
+) -> Iterator[Any]:
+    """The node and those before it that may belong to the same formula, of the tensor `leaf` if that is given."""
     if node.op_type in ARITHMETIC or node.op_type in inner:
         yield node
         for name in node.input:
-            if name in producer and name not in numbers:
-                yield from _inside(producer[name], producer, numbers, inner)
+            if name in producer and name not in numbers and name != leaf:
+                yield from _inside(producer[name], producer, numbers, inner, leaf)
 
 
 def _formula(

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from lipgraft.errors import LipgraftError
+from lipgraft.inputs import settings_of
 from lipgraft.interop.clock import OutOfTime
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.onnx_file import fingerprint_onnx
@@ -119,7 +120,7 @@ def verify_instances(
     for result in read_results(store):
         known[result.onnx, result.vnnlib, result.digest].append(result)
     mark_of = lru_cache(_network_mark)
-    asked = _settings_mark(settings or VerifySettings())
+    asked = _settings_mark(settings_of(settings, VerifySettings, VerifySettings()))
     results: dict[int, InstanceResult] = {}
     reused: list[int] = []
     place = {instance: number for number, instance in reversed(list(enumerate(instances)))}

@@ -36,7 +36,8 @@ def import_checked(judge: OnnxRuntime, deadline: float = math.inf, *, drop_softm
 
     drop_softmax: see `Importer`.
     """
-    network = Importer(judge.file, deadline, drop_softmax=drop_softmax).run()
+    with torch.random.fork_rng(devices=[]):  # layers draw random weights before they get those of the file
+        network = Importer(judge.file, deadline, drop_softmax=drop_softmax).run()
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(len(_SCALES), *network.input_shape, generator=generator) - 0.3
     check_import(network, judge, x * torch.tensor(_SCALES).reshape(-1, *[1] * len(network.input_shape)), deadline)

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipgraft.errors import SettingsError
 from lipgraft.files import check_folder
+from lipgraft.inputs import seconds, settings_of
 from lipgraft.interop.certificates import CertificateFolder
 from lipgraft.interop.clock import OutOfTime, check_time
 from lipgraft.interop.corners import falsify_corners
@@ -85,15 +85,14 @@ def verify_vnnlib(
     time.monotonic; by default now. certificates: a folder that gets a certificate for every region that is proved.
     """
     started = time.monotonic() if started is None else started
-    if not timeout > 0:
-        raise SettingsError(f"timeout must be > 0 seconds, got {timeout}.")
+    chosen = settings_of(settings, VerifySettings, VerifySettings())
     result = VnnResult("error")  # until there is a better word
-    deadline = started + timeout
+    deadline = started + seconds(timeout, "timeout")
     try:
         specification = read_vnnlib(vnnlib_path, deadline=deadline)
         subject = Subject.read(onnx_path, device, deadline=deadline)
         result = verify_specification(
-            subject, specification, deadline, where=str(vnnlib_path), settings=settings, certificates=certificates
+            subject, specification, deadline, where=str(vnnlib_path), settings=chosen, certificates=certificates
         )
     except OutOfTime:
         result = VnnResult("timeout")
@@ -117,13 +116,14 @@ def verify_specification(
     certificates: a folder that gets a folder for every region that is proved, with the region's network in it (see
     `PropertyNetwork`) and a certificate that its class 0 wins. Boxes are not halved then, as such proofs have no file.
     """
+    chosen = settings_of(settings, VerifySettings, VerifySettings())
     _check_counts(subject, specification, where)
     dropped = subject.network.dropped
     if dropped is not None:
         specification = _order_alone(specification, dropped, where)
     kept = None if certificates is None else check_folder(certificates)
     try:
-        answer = _answer(subject, specification, deadline, settings or VerifySettings(), kept)
+        answer = _answer(subject, specification, deadline, chosen, kept)
     except OutOfTime:
         answer = VnnResult("timeout")
     note = None if dropped is None else f"the network's final {dropped} is left out: only the outputs' order counts"

@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.data.catalogue import CATALOGUE
-from lipgraft.errors import CheckpointError, LipgraftError, UnsupportedOperationError, unknown_name
+from lipgraft.errors import CheckpointError, LipgraftError, SettingsError, UnsupportedOperationError, unknown_name
 from lipgraft.files import atomic_write_bytes
 from lipgraft.grafting.apply import apply
+from lipgraft.inputs import shape_of_one
 from lipgraft.models import tensor_file
 from lipgraft.models.classifier import NETWORKS, Classifier, ModelSpec, build
 from lipgraft.models.graph_model import OWN, build_graph, describe
 from lipgraft.models.zoo import PREFIX, zoo_checkpoint
-from lipgraft.network import known_input_shape
+from lipgraft.network import call, evaluated, known_input_shape, like
 from lipgraft.settings import build as build_settings
 from lipgraft.settings import to_mapping
 from lipgraft.source import is_source, made_by
@@ -71,7 +72,11 @@ def save(
         True
     """
     other = _format(Path(path))
-    shape = tuple(input_shape) if input_shape is not None else known_input_shape(model)
+    if not isinstance(model, nn.Module):
+        raise CheckpointError(
+            f"the model must be a torch.nn.Module, got a {type(model).__name__}; pass the module itself."
+        )
+    shape = known_input_shape(model) if input_shape is None else shape_of_one(input_shape)
     if other is not None:
         if extra:
             raise CheckpointError(f"{path} cannot hold settings; write a .safetensors file instead.")
@@ -81,6 +86,8 @@ def save(
     by_name = isinstance(spec, ModelSpec) and spec.dataset in CATALOGUE
     state = model.state_dict()
     graph, own, why_not = (None, {}, None) if by_name else _graph(model, shape)
+    if why_not is not None and input_shape is not None:
+        _check_takes(model, shape_of_one(input_shape))
     about = {
         "format_version": FORMAT_VERSION,
         "spec": to_mapping(spec) if by_name else None,
@@ -145,6 +152,19 @@ def _graph(
         return *describe(model, shape), None
     except UnsupportedOperationError as error:
         return None, {}, f"its graph cannot be traced: {str(error).partition('. ')[0]}"
+
+
+@torch.no_grad()
+def _check_takes(model: nn.Module, shape: tuple[int, ...]) -> None:
+    """Refuse an input_shape that the model itself cannot take: it is why there is no graph."""
+    with evaluated(model):
+        try:
+            call(model, torch.zeros(2, *shape).to(like(model)))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise SettingsError(
+                f"the model cannot take inputs of input_shape {shape}: {error}. Give the shape of one input, without "
+                "the batch axis."
+            ) from error
 
 
 def _from_source(name: str) -> nn.Module:
@@ -214,7 +234,8 @@ def _build_for(path: Path, stored: tensor_file.TensorFile) -> nn.Module:
         spec = build_settings(ModelSpec, parsed["spec"], where=str(path))
         if spec.name not in NETWORKS:
             raise CheckpointError(f"{path}: {unknown_name('architecture', spec.name, list(NETWORKS))}")
-        model: Classifier = build(spec.name, spec.dataset, activation=spec.activation, batchnorm=spec.batchnorm)
+        # With a seed, although the weights are replaced: without one the global random numbers would be drawn from.
+        model: Classifier = build(spec.name, spec.dataset, activation=spec.activation, batchnorm=spec.batchnorm, seed=0)
     except CheckpointError:
         raise
     except LipgraftError as error:

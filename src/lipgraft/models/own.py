@@ -69,20 +69,26 @@ def fitting(model: nn.Module, data: Dataset, name: str) -> nn.Module:
     outputs = _outputs(model, pixels)
     if outputs is None and shape is not None and math.prod(shape) == math.prod(pixels):
         model = nn.Sequential(OrderedDict(pixels=Layer(Reshape, shape, {}, {}), network=model)).eval()
-        outputs = _outputs(model, pixels)
+    check_fits(model, data, name)
+    return model
+
+
+def check_fits(model: nn.Module, data: Dataset, name: str) -> None:
+    """Refuse a model that cannot take the images of the data set, or has fewer outputs than it has classes."""
+    pixels, shape = data.input_shape, known_input_shape(model)
+    outputs = _outputs(model, pixels)
     if outputs is None:
         takes = "cannot take them, or does not return a row of class scores for each"
         takes = takes if shape is None else f"takes inputs of {_times(shape)}"
         raise SettingsError(
             f"the images of {data.name} are {_times(pixels)}, but {name} {takes}; give the data set that it was made "
-            "for with --data."
+            "for."
         )
     if outputs < len(data.classes):
         raise SettingsError(
             f"{name} has {outputs} classes, but {data.name} has {len(data.classes)}; give the data set that it was "
-            "made for with --data."
+            "made for."
         )
-    return model
 
 
 def folded(model: nn.Module, data: Dataset) -> nn.Module:

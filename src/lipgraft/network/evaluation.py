@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -17,6 +18,10 @@ from lipgraft.network.graph import Network
 # What a module keeps in dictionaries of their own; everything else is in vars(module).
 _KEPT = ("_parameters", "_buffers")
 
+# One thread at a time: modules may share layers, and fx traces by replacing `nn.Module.__call__` for the whole process,
+# so that a module that another thread runs meanwhile would become a part of the trace.
+_TURN = threading.RLock()
+
 
 @contextmanager
 def evaluated(model: nn.Module, *, freeze: bool = False) -> Iterator[None]:
@@ -24,8 +29,15 @@ def evaluated(model: nn.Module, *, freeze: bool = False) -> Iterator[None]:
 
     The attributes are what a forward may leave behind: tensors that the model keeps for later, or the constants that fx
     hangs on it. freeze: also let parameters take no part in autograd, which saves the memory of what their gradients
-    would need.
+    would need. Threads take turns: a second one waits here until the block of the first is over.
     """
+    with _TURN, _set_to_evaluation(model, freeze):
+        yield
+
+
+@contextmanager
+def _set_to_evaluation(model: nn.Module, freeze: bool) -> Iterator[None]:
+    """`evaluated`, in a thread whose turn it is."""
     modules = list(model.modules())
     attributes = [(vars(module), dict(vars(module))) for module in modules]
     attributes += [(vars(module)[name], dict(vars(module)[name])) for module in modules for name in _KEPT]
@@ -64,8 +76,11 @@ def subject(model: nn.Module) -> nn.Module:
     if dtypes <= {wanted} and not any(t.is_inference() for t in tensors):
         return model
     try:
-        return copy.deepcopy(model).to(wanted)
-    except RuntimeError as error:
+        with _TURN:  # otherwise another thread's evaluation mode and frozen parameters would be copied
+            return copy.deepcopy(model).to(wanted)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a deep copy runs the code of every attribute's class, which may raise anything
         raise UnsupportedOperationError(
             f"the model cannot be copied to {wanted}, in which it would be computed with: {error}. "
             "Convert it with .float() before."
@@ -102,6 +117,12 @@ def check_module(model: nn.Module) -> None:
         )
     if not isinstance(model, nn.Module):
         raise UnsupportedOperationError(f"the model must be a torch.nn.Module, got {type(model).__name__}.")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedOperationError(
+                f"the layer {name!r} is a TorchScript module, which cannot be traced; use the nn.Module that it was "
+                "made from."
+            )
     tensors = list(chain(model.parameters(), model.buffers()))
     if any(nn.parameter.is_lazy(t) for t in tensors):
         raise UnsupportedOperationError("the model has lazy layers without weights; run it once on an input first.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
@@ -20,21 +21,49 @@ _SWITCHES = (
 )
 
 
+class _Switches:
+    """The switches belong to the process: of all blocks that are open, in any thread, the last one sets them back."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.open: set[object] = set()
+        self.before: list[str] = []
+
+    def enter(self, block: object) -> None:
+        with self.lock:
+            if not self.open:
+                self.before = [switch.fp32_precision for switch in _SWITCHES]
+            self.open.add(block)
+            for switch in _SWITCHES:
+                switch.fp32_precision = "ieee"
+
+    def leave(self, block: object) -> None:
+        """Also of a block that an interrupt kept from entering."""
+        with self.lock:
+            if block in self.open:
+                self.open.remove(block)
+                if not self.open:
+                    for switch, value in zip(_SWITCHES, self.before, strict=True):
+                        switch.fp32_precision = value
+
+
+_switches = _Switches()
+
+
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Within this block float32 means float32, autocast is off, and tensors are `ordinary_tensors`.
 
-    The caller's settings come back afterwards. A generator must not hold it open over a `yield`: see `stepwise`.
+    The caller's settings come back when no thread is in such a block any more. A generator must not hold it open over
+    a `yield`: see `stepwise`.
     """
-    before = [switch.fp32_precision for switch in _SWITCHES]
-    for switch in _SWITCHES:
-        switch.fp32_precision = "ieee"
+    block = object()
     try:
+        _switches.enter(block)
         with ordinary_tensors(), torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
             yield
     finally:
-        for switch, value in zip(_SWITCHES, before, strict=True):
-            switch.fp32_precision = value
+        _switches.leave(block)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from lipgraft.network.graph import Affine, Input, Network, Node, Scale
+from lipgraft.network.graph import Affine, Input, Network, Node, Reshape, Scale
 
 
 def simplify(network: Network, foldable: AbstractSet[int] = frozenset()) -> Network:
@@ -30,7 +30,10 @@ def simplify(network: Network, foldable: AbstractSet[int] = frozenset()) -> Netw
         elif isinstance(before, Scale) and not _needs_grad(before) and not _needs_grad(node):
             joined = before.shift * node.scale + node.shift
             nodes[i] = replace(node, inputs=before.inputs, scale=before.scale * node.scale, shift=joined)
-    return without_dead(Network(tuple(nodes), network.output))
+    smaller = without_dead(Network(tuple(nodes), network.output))
+    if smaller.output == 0:  # the network is the identity; who reads graphs expects a node behind the input
+        smaller = Network((*smaller.nodes, Reshape("identity", (0,), smaller.input_shape)), 1)
+    return smaller
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from lipgraft.bounds import METHODS
 from lipgraft.bounds.memory import affordable
 from lipgraft.box import Box
 from lipgraft.errors import SettingsError, unknown_name
-from lipgraft.inputs import pixels, radii, seeded
+from lipgraft.inputs import pixels, radii, seeded, settings_of, whole
 from lipgraft.network import Network, agree, full_precision, like, subject, trace
 from lipgraft.sensitivity import interval_jacobian, jacobian, output_width, sampled  # noqa: F401  (they fill the registry)
 from lipgraft.sensitivity.problem import NOTIONS, LipschitzSettings, Problem
@@ -58,7 +58,7 @@ def lipschitz(
     """
     if method not in NOTIONS:
         raise SettingsError(unknown_name("notion of the Lipschitz constant", method, list(NOTIONS)))
-    settings = settings or LipschitzSettings()
+    settings = settings_of(settings, LipschitzSettings, LipschitzSettings())
     settings = settings if bounds is None else replace(settings, bounds=bounds)
     _check(batch, settings)
     chosen = NOTIONS[method]
@@ -96,11 +96,7 @@ def default_batch(network: Network, device: torch.device) -> int:
 
 
 def _check(batch: int | None, settings: LipschitzSettings) -> None:
-    if batch is not None and batch < 1:
-        raise SettingsError(f"batch must be at least 1, got {batch}.")
+    if batch is not None:
+        whole(batch, "batch", 1)
     if settings.bounds not in METHODS:
         raise SettingsError(unknown_name("bound method", settings.bounds, list(METHODS)))
-    if settings.branches < 0 or settings.iterations < 1 or (settings.together is not None and settings.together < 0):
-        raise SettingsError("the Jacobian bound needs branches >= 0, iterations >= 1 and together >= 0.")
-    if settings.samples < 1 or settings.steps < 0:
-        raise SettingsError(f"sampling needs samples >= 1 and steps >= 0, got {settings.samples} and {settings.steps}.")

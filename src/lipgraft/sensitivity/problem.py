@@ -11,10 +11,11 @@ from torch import Tensor
 from lipgraft.bounds.crown import Prepared
 from lipgraft.bounds.interval import Interval
 from lipgraft.box import Box
+from lipgraft.errors import SettingsError
 from lipgraft.network.graph import Network
 from lipgraft.rounding import round_down, round_up
 from lipgraft.sensitivity.chain_rule import slope_range
-from lipgraft.settings import setting
+from lipgraft.settings import converted, setting
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class LipschitzSettings:
     )
     branches: int = setting(0, "jacobian: neurons to split per image, for small networks; 0 splits none.")
     iterations: int = setting(8, "jacobian: steps that improve the multipliers of neurons bounded together.")
+
+    def __post_init__(self) -> None:
+        converted(self)
+        if self.branches < 0 or self.iterations < 1 or (self.together is not None and self.together < 0):
+            raise SettingsError("the Jacobian bound needs branches >= 0, iterations >= 1 and together >= 0.")
+        if self.samples < 1 or self.steps < 0:
+            raise SettingsError(f"sampling needs samples >= 1 and steps >= 0, got {self.samples} and {self.steps}.")
 
 
 @dataclass(frozen=True, eq=False)

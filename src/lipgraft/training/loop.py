@@ -15,10 +15,14 @@ from torch import Tensor, nn
 from lipgraft import models
 from lipgraft.attacks.search import search
 from lipgraft.data import Dataset, images
+from lipgraft.data.dataset import check_dataset
 from lipgraft.display import Chart, chart, curve, table
 from lipgraft.errors import NumericalError, SettingsError, unknown_name
+from lipgraft.inputs import device_named, settings_of
 from lipgraft.locking import held
 from lipgraft.models.classifier import ModelSpec
+from lipgraft.models.own import check_fits
+from lipgraft.network.evaluation import check_module
 from lipgraft.settings import to_mapping
 from lipgraft.training.checkpoint import Progress, StateWriter, read_state, state_tensors
 from lipgraft.training.evaluate import accuracy, interval_accuracy
@@ -103,19 +107,25 @@ def train(
         >>> len(result.history), result.model is model
         (1, True)
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device, settings = device_named(device), _chosen(settings)
+    check_dataset(data)
+    check_module(model)
+    check_fits(model, data, "the model")
     # In a run of several processes the first one alone writes.
     directory = None if run_dir is None or not Processes.here().first else Path(run_dir)
     with nullcontext() if directory is None else held(directory):
-        settings = preset(settings) if isinstance(settings, str) else settings
-        run = _Run(model, data, settings, directory, torch.device(device), seed)
+        run = _Run(model, data, settings, directory, device, seed)
         run.begin(resume)
         try:
             run.epochs(progress)
         finally:
             run.states.wait()
         return run.finish()
+
+
+def _chosen(settings: TrainSettings | str) -> TrainSettings:
+    """The settings, also by the name of a preset."""
+    return preset(settings) if isinstance(settings, str) else settings_of(settings, TrainSettings, None)
 
 
 class _Run:

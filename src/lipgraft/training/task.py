@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError
 from lipgraft.network.graph import Network
-from lipgraft.settings import setting
+from lipgraft.settings import converted, setting
 from lipgraft.training.batchnorm import Normalised
 
 
@@ -30,6 +30,7 @@ class StepSettings:
     fused: bool = setting(True, "Use the formulation of gradient alignment without double backward, where it applies.")
 
     def __post_init__(self) -> None:
+        converted(self)
         check("eps", self.eps, 0 <= self.eps <= 1, "in [0, 1], in raw pixels (8/255, not 8)")
 
 

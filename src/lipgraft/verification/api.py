@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lipgraft.attacks.search import default_batch
 from lipgraft.bounds.memory import affordable, in_halves
 from lipgraft.errors import SettingsError
-from lipgraft.inputs import labels, pixels, seconds
+from lipgraft.inputs import labels, pixels, seconds, settings_of
 from lipgraft.network import full_precision, stepwise
 from lipgraft.verification.branch_and_bound.branching import branching_named
 from lipgraft.verification.branch_and_bound.images import OpenImages
@@ -115,7 +115,7 @@ def verify_stream(
     if certificates and (relay is not None or package is not None):
         raise SettingsError("images with certificates cannot be moved to another worker.")
     began = time.perf_counter()
-    chosen = settings or VerifySettings()
+    chosen = settings_of(settings, VerifySettings, VerifySettings())
     if timeout is not None:
         chosen = chosen.changed(limits={"timeout": seconds(timeout, "timeout")})
     branching_named(chosen.branch.rule)

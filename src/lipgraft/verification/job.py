@@ -164,7 +164,7 @@ def _drafts(proof: Network | None, settings: VerifySettings, box: Box, y: Tensor
         raise SettingsError("certificates need arithmetic: sound; a fast proof ignores rounding.")
     if not Drafts.possible(proof):
         raise SettingsError(
-            "certificates can be written only for networks of ReLU, leaky ReLU with a float32 slope, "
+            "certificates can be written only for networks of ReLU, leaky ReLU with a float32 slope >= 0, "
             "max pooling, hardtanh and lines; this one has a smooth activation, a product, another "
             "slope, or a part that nothing reads."
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from lipgraft.errors import SettingsError
-from lipgraft.settings import check_seed, nested, over, setting
+from lipgraft.settings import build, check_seed, converted, nested, over, setting, to_mapping
 
 ARITHMETIC = ("sound", "fast")
 SPEAKS_OF = ("real", "float32")
@@ -55,6 +55,7 @@ class Limits:
     )
 
     def __post_init__(self) -> None:
+        converted(self, "limits.")
         _positive("limits", timeout=self.timeout)
         if self.total_seconds is not None and not self.total_seconds > 0:
             raise SettingsError(f"limits.total_seconds must be > 0 or none, got {self.total_seconds}.")
@@ -81,6 +82,7 @@ class AttackSettings:
     seed: int = setting(0, "Seed of the attack's random starts.")
 
     def __post_init__(self) -> None:
+        converted(self, "attack.")
         _at_least(1, "attack", steps=self.steps, search_steps=self.search_steps)
         _at_least(0, "attack", restarts=self.restarts, search_every=self.search_every)
         check_seed(self.seed)
@@ -102,6 +104,7 @@ class OptimiseSettings:
     decay: float = setting(0.98, "Factor on every step size after each step, also in branch and bound.")
 
     def __post_init__(self) -> None:
+        converted(self, "optimise.")
         _one_of_choices("optimise.", self)
         _at_least(0, "optimise", refine_iterations=self.refine_iterations, iterations=self.iterations)
         _positive("optimise", lr=self.lr, decay=self.decay)
@@ -133,6 +136,7 @@ class BranchSettings:
     )
 
     def __post_init__(self) -> None:
+        converted(self, "branch.")
         _at_least(1, "branch", candidates=self.candidates)
         _at_least(0, "branch", iterations=self.iterations, leaf_iterations=self.leaf_iterations, lp_size=self.lp_size)
         _at_least(0, "branch", neuron_splits=self.neuron_splits, neuron_after=self.neuron_after)
@@ -163,6 +167,7 @@ class VerifySettings:
     )
 
     def __post_init__(self) -> None:
+        converted(self)
         if self.images < 1:
             raise SettingsError(f"images must be at least 1, got {self.images}.")
         _one_of_choices("", self)
@@ -179,14 +184,9 @@ class VerifySettings:
         **own: Any,
     ) -> VerifySettings:
         """A copy with other values: settings.changed(limits={"timeout": 5}, arithmetic="fast")."""
-        return replace(
-            self,
-            limits=replace(self.limits, **(limits or {})),
-            attack=replace(self.attack, **(attack or {})),
-            optimise=replace(self.optimise, **(optimise or {})),
-            branch=replace(self.branch, **(branch or {})),
-            **own,
-        )
+        groups = {"limits": limits, "attack": attack, "optimise": optimise, "branch": branch}
+        changes = {name: values for name, values in groups.items() if values is not None} | own
+        return build(VerifySettings, over(to_mapping(self), changes), where="settings")
 
 
 FLAT_NAMES = {

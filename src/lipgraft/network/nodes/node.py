@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -166,7 +167,8 @@ class Weighted(Affine):
 
     @property
     def terms(self) -> int:
-        return max(self.weight[0].numel(), self.weight[:, 0].numel()) + 1  # of a transposed convolution the second
+        first, second, *window = self.weight.shape  # of a transposed convolution the first is the inputs
+        return max(first, second) * math.prod(window) + 1
 
     def scaled(self, scale: Tensor, shift: Tensor) -> Self | None:
         """scale (W x + b) + shift = (scale W) x + (scale b + shift)."""
