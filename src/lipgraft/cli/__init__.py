@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -87,6 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         atexit.register(gc.freeze)  # Python would look for garbage among all of PyTorch's objects, which takes 0.3 s
     line = list(sys.argv[1:] if arguments is None else arguments)
     rest = [argument for argument in line if argument != "--debug"]
+    if any(not argument or re.fullmatch("--[a-z-]+=", argument) for argument in rest):
+        say(
+            "error: an argument is empty, perhaps by an unset variable of the shell; give it or leave it out.",
+            err=True,
+        )
+        return USAGE
     return execute(app, rest or ["--help"], debug=len(rest) < len(line))
 
 

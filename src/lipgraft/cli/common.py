@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from lipgraft.errors import SettingsError
+from lipgraft.errors import FileError, SettingsError
+from lipgraft.files import written
 from lipgraft.settings import MOST_SEED, MOST_THREADS, check_eps, over
 
 if TYPE_CHECKING:
@@ -198,6 +199,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console().print(table)
+
+
+def check_own(folder: Path, kind: str = "verify", *, proofs: bool = False) -> None:
+    """Refuse a folder in which results would mix with something else: another command's run, networks, certificates.
+
+    kind: the key that the config.yaml of this command's runs has. proofs: it is a folder for certificates.
+    """
+    config = folder / "config.yaml"
+    with written(folder):
+        known, ours = config.is_file(), (folder / "results.sqlite").exists()
+    if known:
+        if kind not in read_yaml(config):
+            raise FileError(f"{folder} holds the results of another command (see {config}); give another folder.")
+    elif kind == "verify" and not ours:
+        for files, what in (("*.safetensors", "networks"), *(() if proofs else (("network.onnx", "certificates"),))):
+            if any(folder.glob(files)):
+                raise FileError(f"{folder} holds {what}; give another folder, so that results do not mix with them.")
 
 
 def read_yaml(path: Path) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from lipgraft.cli.common import (
     JsonOption,
     SeedOption,
     ThreadsOption,
+    check_own,
     example,
     loading,
     parse_set,
@@ -84,6 +85,7 @@ def train(
         if processes.first and not resume:
             if (run / "checkpoints" / "state.safetensors").exists():
                 raise SettingsError(f"{run} already holds a run; add --resume to continue it, or choose another --out.")
+            check_own(run, "train")
             _write_config(run / "config.yaml", chosen, seed, place)
         with bar("training", show=processes.first and not json, keep=True, place=place_of(place)) as progress:
             result = training.train(

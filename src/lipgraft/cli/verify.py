@@ -21,6 +21,7 @@ from lipgraft.cli.common import (
     SpeaksOfOption,
     ThreadsOption,
     VerifierOption,
+    check_own,
     example,
     loading,
     print_json,
@@ -112,18 +113,26 @@ def verify(
     chosen = verifier_settings({**limits, "arithmetic": arithmetic, "speaks_of": speaks_of, "attack.seed": seed}, set_)
     settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device if cluster is None else "cpu")
-    run = check_folder(out or default_run(checkpoint, data, eps))
+    run = out or default_run(checkpoint, data, eps)
     if again and not (run / RESULTS).is_file():
         raise SettingsError(f"there is no run in {run} to try again; leave out --again to start one.")
-    if certificates is not None:
-        check_folder(certificates)
+    folders = [run] if certificates is None else [run, certificates]
+    for folder in folders:
+        check_own(folder, proofs=folder == certificates)
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
+    for folder in folders:  # only now: misspelt names leave no folder behind
+        check_folder(folder)
     with (
         workers_of(cluster, workers, device, threads) as crew,
         VerifyProgress(settings=settings, workers=None if crew is None else crew.states) as progress,
     ):
-        _write_config(run, checkpoint, data, eps, settings, where)
+
+        def started(total: int, before: list[Row]) -> None:
+            """The store has accepted the settings: they are those of the run."""
+            _write_config(run, checkpoint, data, eps, settings, where, again)
+            progress.started(total, before)
+
         rows = verify_run(
             model,
             dataset,
@@ -132,7 +141,7 @@ def verify(
             start=start,
             count=count,
             settings=settings,
-            started=progress.started,
+            started=started,
             decided=progress.decided,
             watch=progress.bounded,
             certificates=certificates,
@@ -170,14 +179,17 @@ def default_run(checkpoint: Path, data: str, eps: float) -> Path:
 
 
 def _write_config(
-    run: Path, checkpoint: Path, data: str, eps: float, settings: VerifySettings, device: torch.device
+    run: Path, checkpoint: Path, data: str, eps: float, settings: VerifySettings, device: torch.device, again: bool
 ) -> None:
-    """What the run was started with, for people; the results file itself refuses other settings."""
+    """What the run was started with, for people; the results file itself refuses other settings.
+
+    again: a second try, whose limits are those of the run from now on.
+    """
     from lipgraft import yaml_text
     from lipgraft.runs.provenance import hardware, versions
 
     file = run / "config.yaml"
-    if file.exists():
+    if file.exists() and not again:
         return
     asked = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "verify": to_mapping(settings)}
     atomic_write_text(file, yaml_text.dump({**asked, "versions": versions(), "hardware": hardware(device)}))

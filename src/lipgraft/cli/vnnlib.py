@@ -17,6 +17,7 @@ from lipgraft.cli.common import (
     SpeaksOfOption,
     ThreadsOption,
     VerifierOption,
+    check_own,
     example,
     print_json,
     resolve_device,
@@ -87,6 +88,7 @@ def vnnlib(
         raise SettingsError("total_seconds is for `lipgraft verify`; use --timeout, seconds per property.")
     where = resolve_device(device)
     if certificates is not None:
+        check_own(certificates, proofs=True)
         check_folder(certificates)
     if net is not None and spec is not None:
         if results is not None:
