@@ -18,6 +18,7 @@ from lipgraft.cli.common import (
     SeedOption,
     ThreadsOption,
     example,
+    loading,
     place_of,
     print_json,
     print_table,
@@ -46,9 +47,10 @@ def attack(
     json: JsonOption = False,
 ) -> None:
     """Attack the test images and print the accuracy that is left: robust accuracy (RA) after 1, 10, ... restarts."""
-    from lipgraft import data as datasets
-    from lipgraft.cli.model import load_model
-    from lipgraft.training.evaluate import robust_accuracy
+    with loading():
+        from lipgraft import data as datasets
+        from lipgraft.cli.model import load_model
+        from lipgraft.training.evaluate import robust_accuracy
 
     dataset = datasets.load(data, root=data_root)
     where = resolve_device(device)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipgraft.cli.common import JsonOption, SeedOption, example, print_json, say
+from lipgraft.cli.common import JsonOption, SeedOption, example, loading, print_json, say
 from lipgraft.progress import bar
 from lipgraft.settings import MOST_THREADS
 
@@ -44,7 +44,8 @@ def check(
     """Recompute every bound of every proof in double precision, rounding included; exit code 1 if any is rejected."""
     if threads is not None:  # NumPy's libraries read them when they are loaded
         os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)))
-    from lipgraft.checker import check_folder
+    with loading():
+        from lipgraft.checker import check_folder
 
     with bar("certificates") as progress:
         outcomes = check_folder(folder, network, jobs=jobs, exact=exact, seed=seed, progress=progress)

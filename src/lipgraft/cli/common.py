@@ -18,6 +18,7 @@ from rich.text import Text
 
 from lipgraft.errors import FileError, SettingsError
 from lipgraft.files import written
+from lipgraft.interrupts import held_back
 from lipgraft.settings import MOST_SEED, MOST_THREADS, check_eps, over
 
 if TYPE_CHECKING:
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """For imports that bring PyTorch: looking for garbage among all that they make would take a fifth of a second."""
+    """For imports that bring PyTorch: Ctrl-C waits, which they do not survive whole.
+
+    Looking for garbage among all that they make would take a fifth of a second.
+    """
     before = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with held_back():
+            yield
     finally:
         if before:
             gc.enable()
@@ -43,7 +48,8 @@ def parse_eps(text: str | float) -> float:
 
 def resolve_device(name: str) -> torch.device:
     """auto: the GPU when there is one; cpu; cuda or cuda:N."""
-    import torch
+    with loading():
+        import torch
 
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -75,7 +81,8 @@ OwnSeedOption = Annotated[
 def use_threads(count: int | None) -> int | None:
     """The value of --threads, put to use at once."""
     if count is not None:
-        import torch
+        with loading():
+            import torch
 
         torch.set_num_threads(count)
     return count

@@ -14,6 +14,7 @@ from lipgraft.cli.common import (
     JsonOption,
     ThreadsOption,
     example,
+    loading,
     print_json,
     say,
 )
@@ -35,9 +36,10 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write net.onnx, one .vnnlib per image, instances.csv and a configuration for alpha-beta-CROWN."""
-    from lipgraft import data as datasets
-    from lipgraft.cli.model import load_model
-    from lipgraft.interop import export_bundle
+    with loading():
+        from lipgraft import data as datasets
+        from lipgraft.cli.model import load_model
+        from lipgraft.interop import export_bundle
 
     dataset = datasets.load(data, root=data_root)
     model = load_model(checkpoint, dataset)

@@ -20,6 +20,7 @@ from lipgraft.cli.common import (
     SeedOption,
     ThreadsOption,
     example,
+    loading,
     parse_set,
     place_of,
     print_json,
@@ -79,8 +80,9 @@ def graft(
 
     A network with BatchNorm is folded first. Fine-tune the result before you verify it.
     """
-    from lipgraft import data as datasets
-    from lipgraft import grafting, models
+    with loading():
+        from lipgraft import data as datasets
+        from lipgraft import grafting, models
 
     if out is None and not (show or json or compare):
         raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")

@@ -19,6 +19,7 @@ from lipgraft.cli.common import (
     SeedOption,
     ThreadsOption,
     example,
+    loading,
     place_of,
     print_json,
     print_table,
@@ -70,12 +71,13 @@ def lipschitz(
     json: JsonOption = False,
 ) -> None:
     """Bound the local Lipschitz constant (maximum norms) around each image; print mean, median and maximum."""
-    import torch
+    with loading():
+        import torch
 
-    from lipgraft import data as datasets
-    from lipgraft.cli.model import load_model
-    from lipgraft.sensitivity import NOTIONS, UNITS
-    from lipgraft.sensitivity import lipschitz as constants
+        from lipgraft import data as datasets
+        from lipgraft.cli.model import load_model
+        from lipgraft.sensitivity import NOTIONS, UNITS
+        from lipgraft.sensitivity import lipschitz as constants
 
     methods = _chosen(method, "all", "notion of the Lipschitz constant", list(NOTIONS))
     scales = _chosen(units, "both", "units", list(UNITS))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, printable, say
+from lipgraft.cli.common import JsonOption, ThreadsOption, example, loading, print_json, printable, say
 
 if TYPE_CHECKING:
     from lipgraft.report import RunResults
@@ -26,14 +26,16 @@ def report(
     json: JsonOption = False,
 ) -> None:
     """Print the table of a finished run, and build its report.html again."""
-    from lipgraft import runs
+    with loading():
+        from lipgraft import runs
 
     show(runs.report(run), run, json)
 
 
 def show(results: RunResults, run: Path, json: bool) -> None:
     """The results of a run, for a program or for people."""
-    from lipgraft.report import checked, headline, heads, other_images, rows, spoken, summary, texts, undecided
+    with loading():
+        from lipgraft.report import checked, headline, heads, other_images, rows, spoken, summary, texts, undecided
 
     page = run / "report.html"
     if json:

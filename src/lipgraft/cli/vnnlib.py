@@ -19,6 +19,7 @@ from lipgraft.cli.common import (
     VerifierOption,
     check_own,
     example,
+    loading,
     print_json,
     resolve_device,
     say,
@@ -77,7 +78,8 @@ def vnnlib(
     SPEC describes a violation. unsat: no input satisfies it, so the network is safe; sat: an input does, and the
     results file contains it. If a file cannot be used, the command fails and the results file says error.
     """
-    from lipgraft.verification import VerifySettings
+    with loading():
+        from lipgraft.verification import VerifySettings
 
     _check_question(net, spec, instances, results, out)
     chosen = verifier_settings(

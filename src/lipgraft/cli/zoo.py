@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, print_table, say
+from lipgraft.cli.common import JsonOption, ThreadsOption, example, loading, print_json, print_table, say
 
 app = typer.Typer(help="Trained networks by name; any command takes zoo/NAME where it takes a checkpoint.")
 
@@ -15,7 +15,8 @@ app = typer.Typer(help="Trained networks by name; any command takes zoo/NAME whe
 @app.command("list", epilog=example("lipgraft zoo list"))
 def list_command(threads: ThreadsOption = None, json: JsonOption = False) -> None:
     """List the networks with their standard and verified accuracy."""
-    from lipgraft.models import zoo_card, zoo_names
+    with loading():
+        from lipgraft.models import zoo_card, zoo_names
 
     cards = {name: zoo_card(name) for name in zoo_names()}
     if json:
@@ -47,7 +48,8 @@ def show_command(
     json: JsonOption = False,
 ) -> None:
     """Show the card of one network: how it was made, what was measured, how to check it."""
-    from lipgraft.models import zoo_card
+    with loading():
+        from lipgraft.models import zoo_card
 
     card = zoo_card(name)
     if json:
