@@ -135,6 +135,28 @@ def test_what_does_not_fit_is_refused_in_words(
     assert sentence in failure(capsys)
 
 
+@pytest.mark.parametrize(
+    ("network", "sentence"),
+    [
+        (
+            "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.Softmax(1))",
+            "Leave the softmax out",
+        ),
+        ("torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).double()", "give model.float()"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--model", "--start"])
+def test_what_cannot_be_trained_or_verified_is_refused_before_the_first_epoch(
+    option: str, network: str, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "wrong.py").write_text(f"import torch\n\n\ndef build():\n    return {network}\n")
+    assert (
+        main(["train", "pretrain-short", option, "wrong.py:build", "--data", "mine.npz", *TRAIN, "--out", "out"]) == 1
+    )
+    assert sentence in failure(capsys)
+    assert not (folder / "out" / "checkpoints").exists()
+
+
 def test_the_name_of_the_network_in_the_checkpoint_is_no_contradiction(folder: Path) -> None:
     lg.save(lg.models.build("digits-cnn", "digits", seed=0), "digits.safetensors")
     line = ["train", "finetune", "--start", "digits.safetensors", "--model", "digits-cnn", "--data", "digits"]

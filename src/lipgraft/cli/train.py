@@ -105,10 +105,12 @@ def train(
 def _network(recipe: TrainRecipe, data: Dataset, seed: int) -> nn.Module:
     from lipgraft import models
     from lipgraft.cli.model import load_model
+    from lipgraft.network import trace
 
     if recipe.start is None:
         return models.start(recipe.model or DEFAULT_MODEL, data, activation=recipe.activation, seed=seed)
     model = load_model(recipe.start, data)
+    trace(model, data.input_shape, check=False)  # as `start` does: what cannot be verified is not worth its training
     there = getattr(getattr(model, "spec", None), "name", "a network of your own")
     if recipe.model not in (None, there):
         raise SettingsError(
