@@ -132,7 +132,7 @@ def commands() -> typer.Typer:
     return commands
 
 
-@pytest.mark.parametrize(("text", "value"), [("2/255", 2 / 255), ("0", 0.0), ("0.3", 0.3)])
+@pytest.mark.parametrize(("text", "value"), [("2/255", 2 / 255), ("0", 0.0), ("0.3", 0.3), ("1", 1.0)])
 def test_eps_is_a_number_or_a_fraction(
     text: str, value: float, commands: typer.Typer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,7 +145,7 @@ def test_options_left_out_have_their_defaults(commands: typer.Typer, capsys: pyt
     assert json.loads(capsys.readouterr().out)["eps"] == 0.1
 
 
-@pytest.mark.parametrize("text", ["-1", "-2/255", "nan", "inf", "two", "1/0", ""])
+@pytest.mark.parametrize("text", ["-1", "-2/255", "nan", "inf", "two", "1/0", "", "8", "1.01"])
 def test_a_wrong_eps_is_one_line_and_exit_code_1(
     text: str, commands: typer.Typer, capsys: pytest.CaptureFixture[str]
 ) -> None:

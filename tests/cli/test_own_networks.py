@@ -157,6 +157,18 @@ def test_what_cannot_be_trained_or_verified_is_refused_before_the_first_epoch(
     assert not (folder / "out" / "checkpoints").exists()
 
 
+def test_test_images_need_not_show_every_class_of_the_network(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lg.save(lg.models.build("digits-cnn", "digits", seed=0), "digits.safetensors")
+    data = dict(np.load("mine.npz"))
+    few = data["y_test"] < 9
+    np.savez("few.npz", x_test=data["x_test"][few], y_test=data["y_test"][few])
+    run("attack", "digits.safetensors", "--data", "few.npz", "--eps", "0.02", "--count", "3", "--steps", "1")
+    np.savez("more.npz", x_test=data["x_test"], y_test=data["y_test"] + 1)
+    capsys.readouterr()
+    assert main(["attack", "digits.safetensors", "--data", "more.npz", "--eps", "0.02", "--count", "3"]) == 1
+    assert "in 11 classes" in failure(capsys)
+
+
 def test_the_name_of_the_network_in_the_checkpoint_is_no_contradiction(folder: Path) -> None:
     lg.save(lg.models.build("digits-cnn", "digits", seed=0), "digits.safetensors")
     line = ["train", "finetune", "--start", "digits.safetensors", "--model", "digits-cnn", "--data", "digits"]

@@ -42,8 +42,11 @@ def loading() -> Iterator[None]:
 
 
 def parse_eps(text: str | float) -> float:
-    """The value of --eps: a number or a fraction, finite and >= 0."""
-    return check_eps(text)
+    """The value of --eps: a number or a fraction, in [0, 1], as the images of every data set are."""
+    eps = check_eps(text)
+    if eps > 1:
+        raise SettingsError(f"eps must be in [0, 1], in raw pixels (8/255, not 8), got {text}.")
+    return eps
 
 
 def resolve_device(name: str) -> torch.device:
