@@ -196,7 +196,7 @@ def test_json_has_null_where_a_number_is_not_finite(capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1.0, None], "c": ["x"]}
 
 
-@pytest.mark.parametrize("content", ["a: [", "- 1\n- 2\n", "", "\t: x", b"\xff\xfe\x00"])
+@pytest.mark.parametrize("content", ["a: [", "- 1\n- 2\n", "", "\t: x", b"\xff\xfe\x00", "a: &a [*a]", "a: &a {b: *a}"])
 def test_a_file_that_is_no_mapping_in_yaml_is_a_settings_error(content: str | bytes, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

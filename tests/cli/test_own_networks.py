@@ -157,6 +157,42 @@ def test_what_cannot_be_trained_or_verified_is_refused_before_the_first_epoch(
     assert not (folder / "out" / "checkpoints").exists()
 
 
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("def build(:\n", "SyntaxError"),
+        ("import nowhere_to_be_found\n\n\ndef build():\n    pass\n", "No module named 'nowhere_to_be_found'"),
+        ("def build(depth):\n    pass\n", "missing 1 required positional argument: 'depth'"),
+        ("def build():\n    raise KeyError('x')\n", "KeyError: 'x'"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+    ],
+)
+@pytest.mark.parametrize("option", ["network", "data"])
+def test_what_goes_wrong_in_ones_own_function_is_one_line(
+    option: str, source: str, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "wrong.py").write_text(source)
+    about = (
+        ["wrong.py:build", "--data", "mine.npz"] if option == "network" else ["flat.onnx", "--data", "wrong.py:build"]
+    )
+    assert main(["attack", *about, "--eps", "0.02"]) == 1
+    told = failure(capsys)
+    assert told.startswith("error: wrong.py:build failed: ")
+    assert sentence in told
+    assert main(["--debug", "attack", *about, "--eps", "0.02"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--slope", "--intercept"])
+@pytest.mark.parametrize("value", ["1e39", "nan", "inf"])
+def test_a_line_that_float32_cannot_hold_is_refused(
+    value: str, option: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["graft", "flat.onnx", "--data", "mine.npz", "--eps", "0.02", "--count", "20", "--show", option, value]
+    assert main(line) == 1
+    assert f"the {option[2:]} of lines must be a finite number" in failure(capsys)
+
+
 def test_test_images_need_not_show_every_class_of_the_network(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lg.save(lg.models.build("digits-cnn", "digits", seed=0), "digits.safetensors")
     data = dict(np.load("mine.npz"))

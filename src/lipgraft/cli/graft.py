@@ -92,7 +92,7 @@ def graft(
             raise SettingsError(f"--out {out} must end in {CHECKPOINT}, or in .onnx for other tools.")
     settings = parse_set(set_)
     grafting.check_selection(criterion, ratio, **settings)
-    grafting.check_lines(lines)
+    grafting.check_lines(lines, slope, intercept)
     dataset = datasets.load(data, root=data_root)
     where = resolve_device(device)
     model = _load(checkpoint, dataset, where)

@@ -141,7 +141,7 @@ def plan(
     """
     options = dict(options or {})
     check_selection(criterion, ratio, **options)
-    check_lines(lines)
+    check_lines(lines, slope, intercept)
     network = getattr(getattr(model, "spec", None), "name", "")
     x, y = calibration_set(data, count or calibration_size(network, data.name), seed=seed)
     if scores is None:
