@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -65,15 +65,14 @@ def problem(error: yaml.YAMLError) -> str:
 def _check_nesting(text: str) -> None:
     """Refuse what is nested too deeply, or in itself; the parser's events, other than its results, take no stack."""
     names: list[str | None] = []  # of the lists and mappings that are open
-    event: Any
     for event in yaml.parse(text, Loader=_Base):
         if isinstance(event, yaml.CollectionStartEvent):
             names.append(event.anchor)
         elif isinstance(event, yaml.CollectionEndEvent):
             names.pop()
         elif isinstance(event, yaml.AliasEvent) and event.anchor in names:
-            problem = f"*{event.anchor[:100]} is part of itself"
-            raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)
+            problem, mark = f"*{event.anchor} is part of itself", cast(yaml.Mark, event.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, problem, mark)
         if len(names) > DEEPEST:
             raise yaml.constructor.ConstructorError(
                 None, None, f"it is nested more than {DEEPEST} deep", event.start_mark

@@ -111,9 +111,23 @@ def test_what_scoring_will_cost_is_told_before_it_is_paid(
     assert first.startswith("scoring neurons on 20 images: about 1 second on this CPU, or less")
 
 
+def test_what_scoring_will_cost_counts_only_the_images_that_are_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lipgraft.cli.graft.DEAR", 0.0)
+    run(*["graft", "flat.onnx", "--data", "mine.npz", "--eps", "0.02", "--count", "99999", "--device", "cpu", "--show"])
+    assert "scoring neurons on 360 images" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
+        (
+            ["graft", "flat.onnx", "--data", "mine.npz", "--eps", "0.1", "--show", "--compare", "flat.onnx"],
+            "flat.onnx is not grafted",
+        ),
+        (["graft", "flat.onnx", "--data", "test.npz", "--eps", "0.1", "--show"], "add x_train and y_train"),
+        (["train", "pretrain", "--model", "flat.onnx", "--data", "test.npz"], "add x_train and y_train"),
         (["graft", "flat.onnx", "--data", "mine.npz", "--eps", "0.1", "--out", "g.pt"], "must end in .safetensors"),
         (["verify", "mynet:build", "--data", "cifar10.npz", "--eps", "0.1"], "there is no file cifar10.npz"),
         (
@@ -128,6 +142,8 @@ def test_what_scoring_will_cost_is_told_before_it_is_paid(
 def test_what_does_not_fit_is_refused_in_words(
     line: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    arrays = dict(np.load("mine.npz"))
+    np.savez("test.npz", x_test=arrays["x_test"], y_test=arrays["y_test"])
     lg.save(nn.Linear(65, 10), "big.onnx", input_shape=(65,))
     lg.save(nn.Linear(64, 2), "few.onnx", input_shape=(64,))
     lg.save(lg.models.build("digits-cnn", "digits", seed=0), "digits.safetensors")

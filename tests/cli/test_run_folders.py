@@ -18,9 +18,11 @@ from command_line import every_command, failure
 from lipgraft import models, training
 from lipgraft.cli import app, main
 from lipgraft.cli.report import show
+from lipgraft.cli.reproduce import _show
 from lipgraft.data import load
 from lipgraft.errors import LipgraftError
 from lipgraft.files import atomic_write_text
+from lipgraft.report import ExperimentResults
 from report_results import model, results
 
 
@@ -226,6 +228,16 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(
     captured = capsys.readouterr()
     assert "red" in captured.out
     assert not {"\x1b", "\x07", "\x9b"} & set(captured.out + captured.err)
+
+
+def test_a_narrow_terminal_loses_no_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    run = results(model("one", title="A model with a long name"), title="narrow")
+    show(run, tmp_path, json=False)
+    _show(ExperimentResults("name", "Title", "", "full", "", 0, (run,)), tmp_path)
+    assert "…" not in capsys.readouterr().out
 
 
 @pytest.mark.sampled(4)

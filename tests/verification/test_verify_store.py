@@ -623,6 +623,18 @@ def test_counterexamples_of_a_run_without_certificates_are_written_later_as_they
     assert all(outcome.accepted for outcome in check_folder(proofs))
 
 
+def test_errors_are_told_with_their_reason_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = models.build("digits-cnn", "digits", seed=0)
+    with torch.no_grad():
+        next(net.parameters()).fill_(torch.nan)
+    models.save(net, tmp_path / "net.safetensors")
+    line = ["verify", str(tmp_path / "net.safetensors"), "--data", "digits", "--eps", "1/255", "--count", "2"]
+    assert main([*line, "--out", str(tmp_path / "my run"), "--device", "cpu"]) == 1
+    (told,) = (text for text in capsys.readouterr().out.splitlines() if text.startswith("verified"))
+    (reason,) = {row.verdict.reason for row in read_results(tmp_path / "my run" / RESULTS)}
+    assert told == f"verified 0, falsified 0, unknown 0, error 2 ({reason} 2)"
+
+
 def test_the_command_finds_its_run_again_without_being_told_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,8 @@ from lipgraft.version import __version__
 
 ERROR, USAGE, INTERRUPTED = 1, 2, 130  # exit codes
 GO_ON = "What was finished is kept; run the same command again to continue (`train`: with --resume)."
+KEEP_NOTHING = ("attack", "check", "data", "export", "graft", "lipschitz", "report", "watch", "zoo")
+"""Commands that begin anew when they are given again."""
 
 app = typer.Typer(
     name="lipgraft",
@@ -99,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> int:
     """Run a command line; a LipgraftError or a failure of the GPU becomes one line on standard error."""
+    go_on = "" if line[:1] and line[0] in KEEP_NOTHING else GO_ON
     usage_error: Any = typer.BadParameter.__mro__[1]  # click's UsageError, which newer Typer versions carry inside
     try:
         code = commands(args=line, prog_name="lipgraft", standalone_mode=False)
@@ -106,7 +109,7 @@ def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> i
         return _fail(error, str(error), ERROR, debug)
     except OSError as error:  # a disk, a folder or a name that the system refuses; nothing here can repair it
         place = f"{error.filename}: " if error.filename is not None else ""
-        return _fail(error, f"{place}{error.strerror or error}. {GO_ON}", ERROR, debug)
+        return _fail(error, f"{place}{error.strerror or error}. {go_on}", ERROR, debug)
     except usage_error as error:
         context = getattr(error, "ctx", None)
         hint = f"; try `{context.command_path} --help`." if context is not None else "."
@@ -118,9 +121,9 @@ def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> i
         if not _of_device(error):
             raise
         reason = str(error).partition("\n")[0]
-        return _fail(error, f"the device failed: {reason}. {GO_ON}", ERROR, debug)
+        return _fail(error, f"the device failed: {reason}. {go_on}", ERROR, debug)
     if code == INTERRUPTED:  # some Typer versions turn Ctrl-C into this exit code themselves
-        typer.echo(f"interrupted. {GO_ON}", err=True)
+        typer.echo(f"interrupted. {go_on}".rstrip(), err=True)
     return code if isinstance(code, int) else 0
 
 

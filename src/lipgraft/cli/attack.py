@@ -24,6 +24,7 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
+from lipgraft.errors import counted
 from lipgraft.progress import bar
 
 EPILOG = example("lipgraft attack model.safetensors --data cifar10 --eps 2/255 --steps 100 --restarts 100")
@@ -49,6 +50,7 @@ def attack(
     """Attack the test images and print the accuracy that is left: robust accuracy (RA) after 1, 10, ... restarts."""
     with loading():
         from lipgraft import data as datasets
+        from lipgraft.attacks.methods import method_named
         from lipgraft.cli.model import load_model
         from lipgraft.training.evaluate import robust_accuracy
 
@@ -79,5 +81,10 @@ def attack(
         )
         return
     rows = [("SA", "", f"{result.clean:.2%}")]
-    rows += [("RA", f"{method}, {steps} steps x {n} restarts", f"{value:.2%}") for n, value in result.after.items()]
-    print_table(("", "attack", f"of {len(x)} images"), rows, title=f"{checkpoint.name}, eps {eps:.5g}, {seconds:.1f} s")
+    taken = counted(method_named(method).fixed_steps or steps, "step")
+    rows += [("RA", f"{method}, {taken} x {counted(n, 'restart')}", f"{ra:.2%}") for n, ra in result.after.items()]
+    print_table(
+        ("", "attack", f"of {counted(len(x), 'image')}"),
+        rows,
+        title=f"{checkpoint.name}, eps {eps:.5g}, {seconds:.1f} s",
+    )

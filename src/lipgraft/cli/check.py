@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lipgraft.cli.common import JsonOption, SeedOption, example, loading, print_json, say
+from lipgraft.errors import counted
 from lipgraft.progress import bar
 from lipgraft.settings import MOST_THREADS
 
@@ -69,13 +70,13 @@ def summary(outcomes: Sequence[Outcome]) -> list[str]:
         of_kind = [outcome for outcome in outcomes if outcome.kind == kind]
         if of_kind:
             good = [outcome for outcome in of_kind if outcome.accepted]
-            text = f"{len(good)} of {len(of_kind)} {kind}s checked"
+            text = f"{len(good)} of {counted(len(of_kind), kind)} checked"
             if kind == "proof":
-                text += f": {sum(outcome.leaves for outcome in good):,} leaves"
+                text += f": {counted(sum(outcome.leaves for outcome in good), 'leaf', 'leaves')}"
                 exact = sum(outcome.exact for outcome in good)
                 text += f", {exact:,} of them repeated in exact arithmetic" if exact else ""
                 spoken = sorted({outcome.speaks_of for outcome in good})
                 text += f", of the network in {' and '.join(spoken)} arithmetic" if spoken else ""
             lines.append(text)
     unreadable = sum(outcome.kind == "unreadable" for outcome in outcomes)
-    return lines + ([f"{unreadable} files could not be read as either"] if unreadable else [])
+    return lines + ([f"{counted(unreadable, 'file')} could not be read as either"] if unreadable else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from lipgraft.cli.common import (
     print_json,
     say,
 )
-from lipgraft.errors import SettingsError
+from lipgraft.errors import SettingsError, counted
 from lipgraft.files import check_folder
 
 EPILOG = example("lipgraft export grafted.safetensors --data cifar10 --eps 2/255 --indices 0:100 --out exported")
@@ -52,7 +53,9 @@ def export(
         paths = {name: str(getattr(bundle, name)) for name in names}
         print_json({**paths, "properties": [str(path) for path in bundle.properties], "indices": chosen, "eps": eps})
         return
-    say(f"{bundle.folder}: net.onnx and {len(chosen)} properties; try `lipgraft vnnlib --instances {bundle.instances}`")
+    files = f"net.onnx and {counted(len(chosen), 'property', 'properties')}"
+    command = f"lipgraft vnnlib --instances {shlex.quote(str(bundle.instances))}"
+    say(f"{bundle.folder}: {files}; try `{command}`")
 
 
 def parse_indices(text: str, count: int) -> list[int]:

@@ -25,7 +25,7 @@ from lipgraft.cli.common import (
     print_table,
     resolve_device,
 )
-from lipgraft.errors import DataError, SettingsError, unknown_name
+from lipgraft.errors import DataError, SettingsError, counted, unknown_name
 from lipgraft.progress import bar
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def lipschitz(
             {"eps": eps, "bounds": bounds, "indices": index.tolist(), "results": [_record(line) for line in lines]}
         )
         return
-    title = f"{checkpoint.name}, local Lipschitz constants, eps {eps:.5g}, {len(index)} images, bounds by {bounds}"
+    images = counted(len(index), "image")
+    title = f"{checkpoint.name}, local Lipschitz constants, eps {eps:.5g}, {images}, bounds by {bounds}"
     rows = [
         [line.method, line.units, *(f"{v:.2f}" for v in line.summary().values()), f"{line.seconds:.1f}"]
         for line in lines

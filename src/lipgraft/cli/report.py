@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from lipgraft.cli.common import JsonOption, ThreadsOption, example, loading, print_json, printable, say
@@ -42,9 +42,11 @@ def show(results: RunResults, run: Path, json: bool) -> None:
         print_json({**summary(results), "run": str(run), "report": str(page)})
         return
     paper = " (in brackets: the paper)" if any(model.published for model in results.models) else ""
-    table = Table("Model", title=Text(printable(f"{results.title}, eps {results.eps:.4g}{paper}")))
+    table = Table(
+        Column("Model", overflow="fold"), title=Text(printable(f"{results.title}, eps {results.eps:.4g}{paper}"))
+    )
     for head in heads(results):
-        table.add_column(head.replace(" of ", "\nof "), justify="right")
+        table.add_column(head.replace(" of ", "\nof "), justify="right", overflow="fold")
     for row in rows(results):
         table.add_row(*(Text(printable(text)) for text in (row.model.title, *texts(results, row))))
     console = Console()

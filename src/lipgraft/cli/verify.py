@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -158,10 +161,13 @@ def verify(
             }
         )
     else:
-        _print(measures, f"{checkpoint.name} on {data}, eps {eps:.5g}")
+        _print(measures, rows, f"{checkpoint.name} on {data}, eps {eps:.5g}")
         say(f"Run: {run.resolve()}")
         if certificates is not None:
-            say(f"Certificates: {certificates.resolve()}; `lipgraft check {certificates}` checks them.")
+            command = f"lipgraft check {shlex.quote(str(certificates))}"
+            say(f"Certificates: {certificates.resolve()}; `{command}` checks them.")
+    if measures.error == measures.count:
+        raise typer.Exit(1)
 
 
 def default_run(checkpoint: Path, data: str, eps: float) -> Path:
@@ -216,10 +222,15 @@ def _plain(row: Row) -> dict[str, Any]:
     return {"image": row.image, "label": row.label, **facts, "counterexample": v.counterexample is not None}
 
 
-def _print(m: Measures, title: str) -> None:
+def _print(m: Measures, rows: Sequence[Row], title: str) -> None:
     shares = ("-" if share is None else f"{share:.2%}" for share in (m.sa, m.ra, m.va, m.unr))
     time = "-" if m.time is None else f"{m.time:.3g} s"
     print_table(("", "SA", "RA", "VA", "UNR", "Time"), [("", *shares, time), ("of images", *m.over.values())], title)
-    reasons = ", ".join(f"{reason} {count}" for reason, count in m.reasons.items())
-    unknown = f"unknown {m.unknown}{f' ({reasons})' if reasons else ''}"
-    say(f"verified {m.verified}, falsified {m.falsified}, {unknown}, error {m.error}")
+    errors = Counter(row.verdict.reason for row in rows if row.verdict.status == "error")
+    unknown, error = f"unknown {m.unknown}{_reasons(m.reasons)}", f"error {m.error}{_reasons(errors)}"
+    say(f"verified {m.verified}, falsified {m.falsified}, {unknown}, {error}")
+
+
+def _reasons(counts: Mapping[Any, int]) -> str:
+    parts = ", ".join(f"{reason} {count}" for reason, count in counts.items())
+    return f" ({parts})" if parts else ""

@@ -106,9 +106,13 @@ def _check_question(
     net: Path | None, spec: Path | None, instances: Path | None, results: Path | None, out: Path | None
 ) -> None:
     """One property with its file, or one table with its folder."""
+    if net is not None and instances is not None:
+        raise SettingsError("NET and SPEC are one property and --instances is a whole table; give one of the two.")
     if (net is None) != (spec is None):
         raise SettingsError(f"{net} needs a property: `lipgraft vnnlib NET SPEC`.")
-    if (net is None) == (instances is None):
+    if net is not None and net.suffix == ".safetensors":
+        raise SettingsError(f"{net} is a checkpoint; `lipgraft export` writes it as an ONNX file, with properties.")
+    if net is None and instances is None:
         raise SettingsError("nothing to decide: give NET and SPEC, or --instances TABLE.")
     if instances is not None and results is not None:
         raise SettingsError("--results is for one property; a table's results go to the folder --out.")

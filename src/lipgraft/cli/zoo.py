@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Annotated
 
@@ -17,6 +18,7 @@ def list_command(threads: ThreadsOption = None, json: JsonOption = False) -> Non
     """List the networks with their standard and verified accuracy."""
     with loading():
         from lipgraft.models import zoo_card, zoo_names
+        from lipgraft.models.zoo import zoo_folder
 
     cards = {name: zoo_card(name) for name in zoo_names()}
     if json:
@@ -37,7 +39,9 @@ def list_command(threads: ThreadsOption = None, json: JsonOption = False) -> Non
             for name, card in cards.items()
         ],
     )
-    if not cards:
+    if not cards and "LIPGRAFT_ZOO" in os.environ:
+        say(f"LIPGRAFT_ZOO is {zoo_folder()}, which holds no networks.")
+    elif not cards:
         say("No networks here; run in a clone of the repository, or set LIPGRAFT_ZOO to its zoo folder.")
 
 

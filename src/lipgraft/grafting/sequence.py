@@ -161,9 +161,9 @@ def calibration_set(data: Dataset, count: int, *, seed: int = 0) -> tuple[Tensor
     Drawn without repetition from the images that training sees (not the held-out ones); all of them when there are
     fewer. The draw does not depend on the device.
     """
+    train, _ = data.split()
     if count < 1:
         raise SettingsError(f"a calibration set needs at least 1 image, got count {count}.")
-    train, _ = data.split()
     drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:count]
     rows = train[drawn.to(train.device)]
     return images(data.x_train[rows]), data.y_train[rows]

@@ -13,6 +13,7 @@ from torch import nn
 from lipgraft import models
 from lipgraft.checker.follow import Follower
 from lipgraft.data import images
+from lipgraft.errors import counted
 from lipgraft.interop import CertificateFolder
 from lipgraft.runs import measurements
 from lipgraft.runs.certification import identity_of, verify_run
@@ -41,7 +42,7 @@ def measure_model(shop: Workshop, model: ModelRecipe, network: nn.Module) -> Non
         run.forget(f"{model.name}.certify")
     run.stage(
         f"{model.name}.certify",
-        f"{model.title}: certifying {recipe.certify.count} images",
+        f"{model.title}: certifying {counted(recipe.certify.count, 'image')}",
         {"stage": "certify", **known, "certify": recipe.certify.record()},
         lambda folder: _certify(shop, model, network, folder),
         _verdicts(shop, model),
