@@ -28,6 +28,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
         "rounding",
         "cuda_graph",
         "source",
+        "interrupts",
         "svg",
         "display",
         "draws",

@@ -78,10 +78,15 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         lg.models.load("zoo/resnet4b-cifar10-2-255")
 
 
-def test_unknown_names_and_a_missing_zoo_are_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_and_a_missing_zoo_are_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(CheckpointError, match=r"conv-big-mnist-0\.1"):
         lg.models.load("zoo/conv-big-mnist")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LIPGRAFT_ZOO", str(tmp_path / "nowhere"))
+    assert main(["zoo", "list"]) == 0
+    assert f"LIPGRAFT_ZOO is {tmp_path / 'nowhere'}, which holds no networks." in capsys.readouterr().out
     with pytest.raises(CheckpointError, match="LIPGRAFT_ZOO"):
         lg.models.load("zoo/conv-big-mnist-0.1")
 

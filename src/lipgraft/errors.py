@@ -32,6 +32,11 @@ class NumericalError(LipgraftError):
     """NaN or infinity where only finite numbers make sense."""
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """How many, in words: "1 image", "2 images". many: the plural, where it is not one with an s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def unknown_name(kind: str, name: object, known: list[str], inner: Sequence[str] = ()) -> str:
     """The sentence for a name that is not in a registry: names the nearest known one and lists all.
 

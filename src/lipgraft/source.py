@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lipgraft.errors import SettingsError
+from lipgraft.errors import LipgraftError, SettingsError
 
 _SOURCE = re.compile(r"(?P<place>[^:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
@@ -25,19 +25,30 @@ def is_source(name: str) -> bool:
 def made_by(name: str) -> Any:
     """What the function of this name returns when it is called without arguments.
 
-    Its module is looked for in the current folder first. Its code runs, so name only code that you trust.
+    Its module is looked for in the current folder first. Its code runs, so name only code that you trust. What goes
+    wrong in it is one sentence.
     """
     parts = _SOURCE.fullmatch(name)
     if parts is None:
         raise SettingsError(f"{name!r} must be module:function or file.py:function.")
     place, function = parts["place"], parts["function"]
     is_file = place.endswith(".py")
-    with _importable(Path(place).parent if is_file else Path()):
+    with _importable(Path(place).parent if is_file else Path()), _speaking(name):
         module = _from_file(Path(place)) if is_file else _from_module(place)
         found = getattr(module, function, None)
         if not callable(found):
             raise SettingsError(f"{place} has no function {function!r}; name one that takes no arguments.")
         return found()
+
+
+@contextmanager
+def _speaking(name: str) -> Iterator[None]:
+    try:
+        yield
+    except LipgraftError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SettingsError(f"{name} failed: {type(error).__name__}: {error}; --debug shows where.") from error
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -36,7 +36,7 @@ class _Loader(_Base):  # type: ignore[misc]
 
 def load(text: str) -> Any:
     """What the text says; plain values alone, no objects."""
-    _check_depth(text)
+    _check_nesting(text)
     return yaml.load(text, Loader=_Loader)
 
 
@@ -62,15 +62,18 @@ def problem(error: yaml.YAMLError) -> str:
     return f"{error.problem or error.context or 'it cannot be understood'}{where}"
 
 
-def _check_depth(text: str) -> None:
-    """Refuse what is nested too deeply; the parser's events, other than its results, take no stack."""
-    depth = 0
+def _check_nesting(text: str) -> None:
+    """Refuse what is nested too deeply, or in itself; the parser's events, other than its results, take no stack."""
+    names: list[str | None] = []  # of the lists and mappings that are open
     for event in yaml.parse(text, Loader=_Base):
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
+            names.append(event.anchor)
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > DEEPEST:
+            names.pop()
+        elif isinstance(event, yaml.AliasEvent) and event.anchor in names:
+            problem, mark = f"*{event.anchor} is part of itself", cast(yaml.Mark, event.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, problem, mark)
+        if len(names) > DEEPEST:
             raise yaml.constructor.ConstructorError(
                 None, None, f"it is nested more than {DEEPEST} deep", event.start_mark
             )

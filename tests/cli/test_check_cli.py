@@ -44,7 +44,7 @@ def test_all_proofs_checked_is_exit_code_0(folder: Path, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert "3 of 3 proofs checked" in out
     assert "3 of them repeated in exact arithmetic, of the network in real arithmetic" in out
-    assert "1 of 1 counterexamples checked" in out
+    assert "1 of 1 counterexample checked" in out
 
 
 def test_a_rejected_proof_is_exit_code_1_with_its_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +57,7 @@ def test_a_rejected_proof_is_exit_code_1_with_its_reason(folder: Path, capsys: p
     assert main(["check", str(folder)]) == 1
     captured = capsys.readouterr()
     assert "1 of 2 proofs checked" in captured.out
-    assert "1 files could not be read" in captured.out
+    assert "1 file could not be read" in captured.out
     assert "rejected: 000001.npz: the file cannot be read" in captured.err
     assert "rejected: 000002.npz: row 1 of the claim has no leaf." in captured.err
 

@@ -27,7 +27,7 @@ from lipgraft.cli.common import (
     resolve_device,
 )
 from lipgraft.data import CATALOGUE
-from lipgraft.errors import SettingsError
+from lipgraft.errors import CheckpointError, SettingsError, counted
 from lipgraft.models import build, load, save
 
 # The frame
@@ -89,6 +89,18 @@ def test_ctrl_c_ends_with_130_and_a_hint_how_to_go_on(capsys: pytest.CaptureFixt
     assert len(error.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("line", [["check", "proofs"], ["zoo", "list"], ["attack"], ["data", "check", "digits"]])
+def test_ctrl_c_promises_nothing_where_nothing_is_kept(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    commands = typer.Typer()
+
+    @commands.command(context_settings={"ignore_unknown_options": True})
+    def wait(rest: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    assert execute(commands, line) == 130
+    assert capsys.readouterr().err == "interrupted.\n"
+
+
 def test_a_device_that_fails_is_one_line_with_a_hint_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     commands = typer.Typer()
 
@@ -132,7 +144,7 @@ def commands() -> typer.Typer:
     return commands
 
 
-@pytest.mark.parametrize(("text", "value"), [("2/255", 2 / 255), ("0", 0.0), ("0.3", 0.3)])
+@pytest.mark.parametrize(("text", "value"), [("2/255", 2 / 255), ("0", 0.0), ("0.3", 0.3), ("1", 1.0)])
 def test_eps_is_a_number_or_a_fraction(
     text: str, value: float, commands: typer.Typer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,7 +157,7 @@ def test_options_left_out_have_their_defaults(commands: typer.Typer, capsys: pyt
     assert json.loads(capsys.readouterr().out)["eps"] == 0.1
 
 
-@pytest.mark.parametrize("text", ["-1", "-2/255", "nan", "inf", "two", "1/0", ""])
+@pytest.mark.parametrize("text", ["-1", "-2/255", "nan", "inf", "two", "1/0", "", "8", "1.01"])
 def test_a_wrong_eps_is_one_line_and_exit_code_1(
     text: str, commands: typer.Typer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,12 +203,26 @@ def test_a_wrong_checkpoint_is_one_line_and_exit_code_1(
     assert words in failure(capsys)
 
 
+def test_of_a_folder_a_checkpoint_that_is_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"such as .*/model\.safetensors\."):
+        load(tmp_path)
+    for name in ("last", "best"):
+        save(build("digits-cnn", "digits", seed=0), tmp_path / "checkpoints" / f"{name}.safetensors")
+    with pytest.raises(CheckpointError, match=r"such as .*/checkpoints/best\.safetensors\."):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 leaves"), (1, "1 leaf"), (1200, "1,200 leaves")])
+def test_one_is_not_many(count: int, words: str) -> None:
+    assert counted(count, "leaf", "leaves") == words
+
+
 def test_json_has_null_where_a_number_is_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": float("nan"), "b": [1.0, float("inf")], "c": ("x",)})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1.0, None], "c": ["x"]}
 
 
-@pytest.mark.parametrize("content", ["a: [", "- 1\n- 2\n", "", "\t: x", b"\xff\xfe\x00"])
+@pytest.mark.parametrize("content", ["a: [", "- 1\n- 2\n", "", "\t: x", b"\xff\xfe\x00", "a: &a [*a]", "a: &a {b: *a}"])
 def test_a_file_that_is_no_mapping_in_yaml_is_a_settings_error(content: str | bytes, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -250,6 +276,14 @@ def test_data_where_names_the_root_and_the_files(root: Path, capsys: pytest.Capt
     assert text.startswith(str(root))
     assert "svhn: test_32x32.mat (missing)" in text
     assert "digits: comes with scikit-learn" in text
+
+
+def test_data_check_says_how_missing_files_come(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LIPGRAFT_OFFLINE", raising=False)
+    assert main(["data", "check", "cifar10", "--data-root", str(root)]) == 1
+    assert "--download fetches it" in failure(capsys)
 
 
 def test_data_check_reports_what_it_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -223,7 +223,7 @@ def test_broken_input_is_an_error_in_a_table_too(damage, tmp_path: Path, capsys:
     (tmp_path / "instances.csv").write_text("net.onnx,spec.vnnlib,60\n")
     assert main(["vnnlib", "--instances", str(tmp_path / "instances.csv"), "--device", "cpu"]) == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith("1 instances: 1 error; ")
+    assert captured.out.startswith("1 instance: 1 error; ")
     assert re.search(rf"^error: spec\.vnnlib: .*{BROKEN[damage]}", captured.err)
     assert captured.err.count("\n") == 1
 
@@ -336,7 +336,8 @@ def test_an_exported_folder_is_verified_by_the_command_that_export_suggests(tmp_
         ("--results out.txt", "nothing to decide"),
         ("a.onnx", "a.onnx needs a property"),
         ("a.onnx a.vnnlib --out run", "--out is for a table"),
-        ("--instances a.csv a.onnx a.vnnlib", "nothing to decide"),
+        ("--instances a.csv a.onnx a.vnnlib", "give one of the two"),
+        ("a.safetensors a.vnnlib", "`lipgraft export`"),
         ("--instances a.csv --results out.txt", "--results is for one property"),
         ("--instances a.csv --set total_seconds=5", "total_seconds is for `lipgraft verify`"),
         ("--instances a.csv --timeout 0", "timeout must be"),

@@ -111,9 +111,23 @@ def test_what_scoring_will_cost_is_told_before_it_is_paid(
     assert first.startswith("scoring neurons on 20 images: about 1 second on this CPU, or less")
 
 
+def test_what_scoring_will_cost_counts_only_the_images_that_are_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lipgraft.cli.graft.DEAR", 0.0)
+    run(*["graft", "flat.onnx", "--data", "mine.npz", "--eps", "0.02", "--count", "99999", "--device", "cpu", "--show"])
+    assert "scoring neurons on 360 images" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
+        (
+            ["graft", "flat.onnx", "--data", "mine.npz", "--eps", "0.1", "--show", "--compare", "flat.onnx"],
+            "flat.onnx is not grafted",
+        ),
+        (["graft", "flat.onnx", "--data", "test.npz", "--eps", "0.1", "--show"], "add x_train and y_train"),
+        (["train", "pretrain", "--model", "flat.onnx", "--data", "test.npz"], "add x_train and y_train"),
         (["graft", "flat.onnx", "--data", "mine.npz", "--eps", "0.1", "--out", "g.pt"], "must end in .safetensors"),
         (["verify", "mynet:build", "--data", "cifar10.npz", "--eps", "0.1"], "there is no file cifar10.npz"),
         (
@@ -128,11 +142,83 @@ def test_what_scoring_will_cost_is_told_before_it_is_paid(
 def test_what_does_not_fit_is_refused_in_words(
     line: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    arrays = dict(np.load("mine.npz"))
+    np.savez("test.npz", x_test=arrays["x_test"], y_test=arrays["y_test"])
     lg.save(nn.Linear(65, 10), "big.onnx", input_shape=(65,))
     lg.save(nn.Linear(64, 2), "few.onnx", input_shape=(64,))
     lg.save(lg.models.build("digits-cnn", "digits", seed=0), "digits.safetensors")
     assert main(line) == 1
     assert sentence in failure(capsys)
+
+
+@pytest.mark.parametrize(
+    ("network", "sentence"),
+    [
+        (
+            "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.Softmax(1))",
+            "Leave the softmax out",
+        ),
+        ("torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).double()", "give model.float()"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--model", "--start"])
+def test_what_cannot_be_trained_or_verified_is_refused_before_the_first_epoch(
+    option: str, network: str, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "wrong.py").write_text(f"import torch\n\n\ndef build():\n    return {network}\n")
+    assert (
+        main(["train", "pretrain-short", option, "wrong.py:build", "--data", "mine.npz", *TRAIN, "--out", "out"]) == 1
+    )
+    assert sentence in failure(capsys)
+    assert not (folder / "out" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("def build(:\n", "SyntaxError"),
+        ("import nowhere_to_be_found\n\n\ndef build():\n    pass\n", "No module named 'nowhere_to_be_found'"),
+        ("def build(depth):\n    pass\n", "missing 1 required positional argument: 'depth'"),
+        ("def build():\n    raise KeyError('x')\n", "KeyError: 'x'"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+    ],
+)
+@pytest.mark.parametrize("option", ["network", "data"])
+def test_what_goes_wrong_in_ones_own_function_is_one_line(
+    option: str, source: str, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "wrong.py").write_text(source)
+    about = (
+        ["wrong.py:build", "--data", "mine.npz"] if option == "network" else ["flat.onnx", "--data", "wrong.py:build"]
+    )
+    assert main(["attack", *about, "--eps", "0.02"]) == 1
+    told = failure(capsys)
+    assert told.startswith("error: wrong.py:build failed: ")
+    assert sentence in told
+    assert main(["--debug", "attack", *about, "--eps", "0.02"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--slope", "--intercept"])
+@pytest.mark.parametrize("value", ["1e39", "nan", "inf"])
+def test_a_line_that_float32_cannot_hold_is_refused(
+    value: str, option: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["graft", "flat.onnx", "--data", "mine.npz", "--eps", "0.02", "--count", "20", "--show", option, value]
+    assert main(line) == 1
+    assert f"the {option[2:]} of lines must be a finite number" in failure(capsys)
+
+
+def test_test_images_need_not_show_every_class_of_the_network(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lg.save(lg.models.build("digits-cnn", "digits", seed=0), "digits.safetensors")
+    data = dict(np.load("mine.npz"))
+    few = data["y_test"] < 9
+    np.savez("few.npz", x_test=data["x_test"][few], y_test=data["y_test"][few])
+    run("attack", "digits.safetensors", "--data", "few.npz", "--eps", "0.02", "--count", "3", "--steps", "1")
+    np.savez("more.npz", x_test=data["x_test"], y_test=data["y_test"] + 1)
+    capsys.readouterr()
+    assert main(["attack", "digits.safetensors", "--data", "more.npz", "--eps", "0.02", "--count", "3"]) == 1
+    assert "in 11 classes" in failure(capsys)
 
 
 def test_the_name_of_the_network_in_the_checkpoint_is_no_contradiction(folder: Path) -> None:

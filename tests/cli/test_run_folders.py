@@ -18,9 +18,11 @@ from command_line import every_command, failure
 from lipgraft import models, training
 from lipgraft.cli import app, main
 from lipgraft.cli.report import show
+from lipgraft.cli.reproduce import _show
 from lipgraft.data import load
 from lipgraft.errors import LipgraftError
 from lipgraft.files import atomic_write_text
+from lipgraft.report import ExperimentResults
 from report_results import model, results
 
 
@@ -106,6 +108,76 @@ def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
 
 
+# Whose folder it is
+
+TINY = ("--set", "attack.steps=2", "--set", "limits.max_subproblems=0", "--device", "cpu", "--threads", "1")
+
+
+@pytest.mark.parametrize("option", ["--out", "--certificates"])
+@pytest.mark.parametrize("content", ["train", "zoo"])
+def test_verdicts_and_certificates_do_not_mix_with_something_else(
+    option: str, content: str, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    if content == "train":
+        (theirs / "config.yaml").write_text("preset: pretrain\ntrain: {epochs: 1}\n")
+    else:
+        (theirs / "net.safetensors").write_bytes(b"x")
+    before = sorted(theirs.iterdir())
+    out = [] if option == "--out" else ["--out", str(tmp_path / "run")]
+    assert main(["verify", checkpoint, *DIGITS, "--count", "1", *TINY, *out, option, str(theirs)]) == 1
+    assert "give another folder" in failure(capsys)
+    assert sorted(theirs.iterdir()) == before
+
+
+def test_a_run_goes_on_beside_its_certificates_but_does_not_begin_there(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["verify", checkpoint, *DIGITS, *TINY, "--out", str(tmp_path / "run"), "--count"]
+    for count in ("1", "2"):
+        assert main([*line, count, "--certificates", str(tmp_path / "run")]) == 0
+    (tmp_path / "run" / "config.yaml").unlink()
+    (tmp_path / "run" / "results.sqlite").unlink()
+    capsys.readouterr()
+    assert main([*line, "1"]) == 1
+    assert "holds certificates" in failure(capsys)
+
+
+def test_a_training_does_not_begin_in_a_run_of_another_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text("recipe: {}\n")
+    line = ["train", "pretrain-short", "--model", "digits-cnn", "--data", "digits", "--device", "cpu"]
+    assert main([*line, "--out", str(tmp_path)]) == 1
+    assert "another command" in failure(capsys)
+    assert (tmp_path / "config.yaml").read_text() == "recipe: {}\n"
+
+
+@pytest.mark.parametrize("empty", [["--out", ""], ["--out="], ["--certificates", ""]])
+def test_an_empty_path_is_not_the_current_folder(
+    empty: list[str],
+    checkpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["verify", checkpoint, *DIGITS, "--count", "1", *empty]) == 2
+    assert "is empty" in failure(capsys)
+    assert list(Path().iterdir()) == []
+
+
+def test_a_misspelt_data_set_leaves_no_folder(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(["verify", checkpoint, "--data", "didgits", "--eps", "0.01", "--out", str(run)]) == 1
+    assert "Did you mean" in failure(capsys)
+    assert not run.exists()
+
+
 # One run in a folder
 
 
@@ -156,6 +228,16 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(
     captured = capsys.readouterr()
     assert "red" in captured.out
     assert not {"\x1b", "\x07", "\x9b"} & set(captured.out + captured.err)
+
+
+def test_a_narrow_terminal_loses_no_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    run = results(model("one", title="A model with a long name"), title="narrow")
+    show(run, tmp_path, json=False)
+    _show(ExperimentResults("name", "Title", "", "full", "", 0, (run,)), tmp_path)
+    assert "…" not in capsys.readouterr().out
 
 
 @pytest.mark.sampled(4)

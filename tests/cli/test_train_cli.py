@@ -88,6 +88,7 @@ def test_a_recipe_goes_on_top_of_its_preset(tmp_path: Path) -> None:
         (["train", *QUICK, "--set", "batch=100000"], "larger than"),
         (["train", *QUICK, "--set", "lr"], "NAME=VALUE"),
         (["train", "nowhere.yaml"], "cannot be read"),
+        (["train", "{tmp}/recipe.yaml"], "looks like a recipe for `lipgraft run`"),
         (["attack", "nowhere.safetensors", "--data", "digits", "--eps", "0.1"], "there is no checkpoint"),
         (["attack", "nowhere.safetensors", "--data", "digits", "--eps", "nan"], "eps must be"),
     ],
@@ -96,11 +97,21 @@ def test_mistakes_are_one_line_and_an_exit_code(
     line: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     rest = ["--out", str(tmp_path / "run")] if line[0] == "train" else []
-    assert run(*line, *rest) != 0
+    (tmp_path / "recipe.yaml").write_text("name: x\nmodels: [{name: a}]\n")
+    assert run(*(part.replace("{tmp}", str(tmp_path)) for part in line), *rest) != 0
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_an_attack_tells_the_steps_that_it_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models.save(models.build("digits-cnn", "digits", seed=0), tmp_path / "net.safetensors")
+    line = ["attack", str(tmp_path / "net.safetensors"), "--data", "digits", "--eps", "0.1", "--device", "cpu"]
+    assert run(*line, "--method", "fgsm", "--steps", "50", "--count", "1") == 0
+    text = capsys.readouterr().out
+    assert "fgsm, 1 step x 1 restart" in text
+    assert "of 1 image " in text
 
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:

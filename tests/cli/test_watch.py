@@ -22,7 +22,7 @@ def test_a_verification_is_followed_while_it_runs(tmp_path: Path) -> None:
         seen.extend(look(tmp_path))
 
     verify_run(model, data, 0.001, tmp_path, count=3, decided=decided)
-    assert seen[0].startswith(f"{tmp_path.name}: 1 images, ")
+    assert seen[0].startswith(f"{tmp_path.name}: 1 image, ")
     assert seen[-1].startswith(f"{tmp_path.name}: 3 images, ")
 
 
@@ -33,7 +33,7 @@ def test_a_training_inside_a_run_shows_its_last_whole_line(tmp_path: Path, capsy
     (tmp_path / "stages").mkdir()
     (tmp_path / "stages" / "one.json").write_text("{}")
     assert main(["watch", str(tmp_path), "--once"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["pretrained: epoch 2, loss 1.5, SA 75.0%", "1 stages finished"]
+    assert capsys.readouterr().out.splitlines() == ["pretrained: epoch 2, loss 1.5, SA 75.0%", "1 stage finished"]
 
 
 def test_a_run_that_has_got_nowhere_and_none_at_all_are_told_apart(

@@ -66,6 +66,12 @@ def test_another_number_of_images_may_be_held_out_also_none() -> None:
         data.holding_out(0).held_out()
 
 
+def test_without_training_images_the_error_says_what_to_add() -> None:
+    data = tiny()
+    with pytest.raises(DataError, match=r"has no training images.*add x_train and y_train"):
+        dataclasses.replace(data, x_train=data.x_train[:0], y_train=data.y_train[:0]).split()
+
+
 def test_too_few_images_to_split_is_an_error() -> None:
     with pytest.raises(DataError, match="too few to hold out 8"):
         tiny(val_size=8).split()

@@ -76,6 +76,17 @@ def test_a_function_in_a_file_or_a_module_makes_data(tmp_path: Path, monkeypatch
         ({"std": [0.0]}, "above 0"),
         ({"mean": [0.0, 1.0]}, "a number per channel"),
         ({"augment": "shake"}, "unknown augmentation"),
+        ({"x_test": np.full((20, 8, 6, 1), "a")}, "x_test must be an array of numbers"),
+        ({"y_test": np.full(20, "a")}, "y_test must be an array of numbers"),
+        ({"y_test": np.full(20, 2**63, np.uint64)}, "classes from 0 on"),
+        ({"y_test": np.where(Y == 2, 2**31, Y)}, "number them anew"),
+        ({"classes": 10}, "classes must be their names"),
+        ({"classes": [["a", "b", "c"]]}, "classes must be their names"),
+        ({"mean": "a"}, "mean must be a number per channel"),
+        ({"val_size": [1, 2]}, "val_size must be"),
+        ({"val_size": 1.5}, "val_size must be"),
+        ({"val_size": -1}, "val_size must be"),
+        ({"augment": ["none", "none"]}, "unknown augmentation"),
         ({"x_tests": X}, "Did you mean 'x_test'?"),
         ({"y_test": None}, "has no y_test"),
     ],
@@ -85,6 +96,17 @@ def test_wrong_arrays_are_refused_in_words(changes: dict[str, Any], sentence: st
     np.savez(tmp_path / "mine.npz", **{key: value for key, value in arrays.items() if value is not None})
     with pytest.raises(DataError, match=re.escape(sentence)):
         load(str(tmp_path / "mine.npz"))
+
+
+@pytest.mark.parametrize("kind", [">i4", ">i8", "u1", "u2", "u4", "u8", "i2"])
+def test_labels_of_every_kind_and_byte_order_are_taken(kind: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x_test=X, y_test=Y.astype(kind))
+    assert torch.equal(load(str(tmp_path / "mine.npz")).y_test, torch.from_numpy(Y))
+
+
+def test_pixels_of_another_byte_order_and_mirrored_ones_are_taken() -> None:
+    assert torch.equal(from_arrays((X / 255).astype(">f4"), Y).x_test, torch.from_numpy(X))
+    assert torch.equal(from_arrays(X[:, ::-1], Y).x_test, torch.from_numpy(X).flip(1))
 
 
 def test_a_file_that_is_none_and_a_pickle_are_refused(tmp_path: Path) -> None:

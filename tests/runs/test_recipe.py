@@ -30,6 +30,13 @@ def test_every_recipe_that_comes_with_lipgraft_resolves(name: str) -> None:
     assert len(recipe.models) > 1
 
 
+@pytest.mark.parametrize("key", ["certify", "certify.verifier"])
+def test_a_whole_group_is_not_reset_by_an_empty_value(key: str, tmp_path: Path) -> None:
+    path = written(tmp_path, certify={"count": 7, "verifier": {"limits": {"timeout": 3}}})
+    with pytest.raises(SettingsError, match=rf"{key} is a group of settings.*{key}\.NAME=VALUE"):
+        load_recipe(path, {key: None})
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_resolved_recipe_resolves_to_itself_also_through_yaml(name: str) -> None:
     recipe = load_recipe(name)

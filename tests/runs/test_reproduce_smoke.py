@@ -206,7 +206,7 @@ def test_some_rows_first_and_the_others_later_give_the_whole_table(
     assert main(line) == 0
     shown, said = capsys.readouterr()
     assert figures(results(out, "lipschitz")) == figures(results(everything[0], "lipschitz"))
-    assert "fine-tuning, 1 epochs, done before" in said
+    assert "fine-tuning, 1 epoch, done before" in said
     assert "(66)" in shown  # the paper's Lipschitz constant of the baseline
     assert "(20.8)" in shown  # and that of certified training
     assert main([*line, "--json"]) == 0

@@ -392,8 +392,70 @@ def test_a_damaged_checkpoint_is_an_error_not_a_silent_rerun(finished: tuple[Pat
     path = copied(finished[0], tmp_path / "copy")
     file = path / "checkpoints/ours.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="truncated"):
+    with pytest.raises(CheckpointError, match=r"truncated.* Or delete it"):
         run(tiny(), path)
+
+
+def halved(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [halved, Path.unlink])
+def test_damaged_and_missing_files_are_made_again(
+    damage: Callable[[Path], None], finished: tuple[Path, RunResults], tmp_path: Path
+) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    for name in ("stages/raw.accuracy.json", "stages/ours.certify.json", "examples.npz"):
+        damage(path / name)
+    with pytest.raises(SettingsError, match=r"is not finished|no finished model"):
+        collect(path)
+    redone: list[str] = []
+    again = run(tiny(), path, announce=lambda what, done: None if done else redone.append(what))
+    assert [what.partition(":")[0] for what in redone] == ["ours", "raw", "images to look at"]
+    assert table(again) == table(finished[1])
+
+
+def test_a_report_says_how_the_images_to_look_at_come_back(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    halved(path / "examples.npz")
+    with pytest.raises(SettingsError, match=r"examples\.npz is missing or damaged; run the recipe again"):
+        report(path)
+
+
+def test_lost_verdicts_are_found_again(finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    (path / "results.sqlite").unlink()
+    assert table(run(tiny(), path)) == table(finished[1])
+
+
+@pytest.mark.parametrize("length", [0, 0.3, 0.6])
+def test_a_truncated_config_is_called_damaged(length: float, finished: tuple[Path, RunResults], tmp_path: Path) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    content = (path / "config.yaml").read_bytes()
+    (path / "config.yaml").write_bytes(content[: int(length * len(content))])
+    with pytest.raises(SettingsError, match="or delete it and start the run again") as told:
+        run(tiny(), path)
+    assert "holds a run with" not in str(told.value)
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_told_before_it_is_used(
+    finished: tuple[Path, RunResults], tmp_path: Path
+) -> None:
+    path = copied(finished[0], tmp_path / "copy")
+    file = path / "checkpoints/pretrained.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"pretrained\.safetensors is not as it was written.* or delete it"):
+        run(tiny(), path)
+    file.unlink()
+    assert table(run(tiny(), path)) == table(finished[1])
+
+
+def test_a_setting_that_is_left_out_now_is_told_as_such(tmp_path: Path) -> None:
+    RunDirectory(tmp_path).begin(tiny(threads=1), torch.device("cpu"))
+    with pytest.raises(SettingsError, match="was started with threads = 1, which is not given now"):
+        RunDirectory(tmp_path).begin(tiny(), torch.device("cpu"))
 
 
 def test_a_report_can_be_built_again_from_the_files_alone(finished: tuple[Path, RunResults], tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from lipgraft import grafting, models
 from lipgraft.bench import bench_verify
+from lipgraft.checker import check_folder
 from lipgraft.cli import main
 from lipgraft.data import Dataset
 from lipgraft.errors import LipgraftError, SettingsError
@@ -574,6 +575,64 @@ def test_the_command_prints_measures_resumes_and_refuses(tmp_path: Path, capsys:
     assert "Did you mean 'branch.batch'" in capsys.readouterr().err
     assert main(["verify", *line, "--set", "batch"]) == 1
     assert "NAME=VALUE" in capsys.readouterr().err
+
+
+def test_the_settings_shown_are_those_that_the_store_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    models.save(models.build("digits-cnn", "digits", seed=0), tmp_path / "net.safetensors")
+    line = ["verify", str(tmp_path / "net.safetensors"), "--data", "digits", "--eps", "1/255", "--out", str(out)]
+    line += ["--count", "1", "--device", "cpu", "--set", "attack.steps=3"]
+
+    def timeout() -> float:
+        return float(yaml.safe_load((out / "config.yaml").read_text())["verify"]["limits"]["timeout"])
+
+    assert main([*line, "--timeout", "30"]) == 0
+    assert main([*line, "--timeout", "60", "--again"]) == 0
+    assert timeout() == 60
+    (out / "config.yaml").unlink()
+    assert main([*line, "--timeout", "30"]) == 1
+    assert not (out / "config.yaml").exists()
+    assert main([*line, "--timeout", "60"]) == 0
+    assert timeout() == 60
+
+
+def test_counterexamples_of_a_run_without_certificates_are_written_later_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, settings, proofs = dataset(12), replace(SETTINGS, arithmetic="sound"), tmp_path / "proofs"
+    before = verify_run(network(), data, HARD, tmp_path / "run", settings=settings)
+    broken = [row.image for row in before if row.verdict.status == "falsified"]
+    assert len(broken) > 2  # misclassified ones and others
+    tried: list[int] = []
+    again = verify_run(
+        network(),
+        data,
+        HARD,
+        tmp_path / "run",
+        settings=settings,
+        certificates=proofs,
+        decided=lambda row: tried.append(row.image),
+    )
+    assert not set(tried) & set(broken)
+    assert table(again) == table(before)
+    assert {file.name for file in proofs.glob("*.counterexample.npz")} == {
+        f"{i:06d}.counterexample.npz" for i in broken
+    }
+    assert all(outcome.accepted for outcome in check_folder(proofs))
+
+
+def test_errors_are_told_with_their_reason_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = models.build("digits-cnn", "digits", seed=0)
+    with torch.no_grad():
+        next(net.parameters()).fill_(torch.nan)
+    models.save(net, tmp_path / "net.safetensors")
+    line = ["verify", str(tmp_path / "net.safetensors"), "--data", "digits", "--eps", "1/255", "--count", "2"]
+    assert main([*line, "--out", str(tmp_path / "my run"), "--device", "cpu"]) == 1
+    (told,) = (text for text in capsys.readouterr().out.splitlines() if text.startswith("verified"))
+    (reason,) = {row.verdict.reason for row in read_results(tmp_path / "my run" / RESULTS)}
+    assert told == f"verified 0, falsified 0, unknown 0, error 2 ({reason} 2)"
 
 
 def test_the_command_finds_its_run_again_without_being_told_where(

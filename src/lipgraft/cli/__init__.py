@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ from lipgraft.version import __version__
 
 ERROR, USAGE, INTERRUPTED = 1, 2, 130  # exit codes
 GO_ON = "What was finished is kept; run the same command again to continue (`train`: with --resume)."
+KEEP_NOTHING = ("attack", "check", "data", "export", "graft", "lipschitz", "report", "watch", "zoo")
+"""Commands that begin anew when they are given again."""
 
 app = typer.Typer(
     name="lipgraft",
@@ -87,11 +90,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         atexit.register(gc.freeze)  # Python would look for garbage among all of PyTorch's objects, which takes 0.3 s
     line = list(sys.argv[1:] if arguments is None else arguments)
     rest = [argument for argument in line if argument != "--debug"]
+    if any(not argument or re.fullmatch("--[a-z-]+=", argument) for argument in rest):
+        say(
+            "error: an argument is empty, perhaps by an unset variable of the shell; give it or leave it out.",
+            err=True,
+        )
+        return USAGE
     return execute(app, rest or ["--help"], debug=len(rest) < len(line))
 
 
 def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> int:
     """Run a command line; a LipgraftError or a failure of the GPU becomes one line on standard error."""
+    go_on = "" if line[:1] and line[0] in KEEP_NOTHING else GO_ON
     usage_error: Any = typer.BadParameter.__mro__[1]  # click's UsageError, which newer Typer versions carry inside
     try:
         code = commands(args=line, prog_name="lipgraft", standalone_mode=False)
@@ -99,7 +109,7 @@ def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> i
         return _fail(error, str(error), ERROR, debug)
     except OSError as error:  # a disk, a folder or a name that the system refuses; nothing here can repair it
         place = f"{error.filename}: " if error.filename is not None else ""
-        return _fail(error, f"{place}{error.strerror or error}. {GO_ON}", ERROR, debug)
+        return _fail(error, f"{place}{error.strerror or error}. {go_on}", ERROR, debug)
     except usage_error as error:
         context = getattr(error, "ctx", None)
         hint = f"; try `{context.command_path} --help`." if context is not None else "."
@@ -111,9 +121,9 @@ def execute(commands: typer.Typer, line: list[str], *, debug: bool = False) -> i
         if not _of_device(error):
             raise
         reason = str(error).partition("\n")[0]
-        return _fail(error, f"the device failed: {reason}. {GO_ON}", ERROR, debug)
+        return _fail(error, f"the device failed: {reason}. {go_on}", ERROR, debug)
     if code == INTERRUPTED:  # some Typer versions turn Ctrl-C into this exit code themselves
-        typer.echo(f"interrupted. {GO_ON}", err=True)
+        typer.echo(f"interrupted. {go_on}".rstrip(), err=True)
     return code if isinstance(code, int) else 0
 
 

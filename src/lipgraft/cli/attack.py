@@ -18,11 +18,13 @@ from lipgraft.cli.common import (
     SeedOption,
     ThreadsOption,
     example,
+    loading,
     place_of,
     print_json,
     print_table,
     resolve_device,
 )
+from lipgraft.errors import counted
 from lipgraft.progress import bar
 
 EPILOG = example("lipgraft attack model.safetensors --data cifar10 --eps 2/255 --steps 100 --restarts 100")
@@ -46,9 +48,11 @@ def attack(
     json: JsonOption = False,
 ) -> None:
     """Attack the test images and print the accuracy that is left: robust accuracy (RA) after 1, 10, ... restarts."""
-    from lipgraft import data as datasets
-    from lipgraft.cli.model import load_model
-    from lipgraft.training.evaluate import robust_accuracy
+    with loading():
+        from lipgraft import data as datasets
+        from lipgraft.attacks.methods import method_named
+        from lipgraft.cli.model import load_model
+        from lipgraft.training.evaluate import robust_accuracy
 
     dataset = datasets.load(data, root=data_root)
     where = resolve_device(device)
@@ -77,5 +81,10 @@ def attack(
         )
         return
     rows = [("SA", "", f"{result.clean:.2%}")]
-    rows += [("RA", f"{method}, {steps} steps x {n} restarts", f"{value:.2%}") for n, value in result.after.items()]
-    print_table(("", "attack", f"of {len(x)} images"), rows, title=f"{checkpoint.name}, eps {eps:.5g}, {seconds:.1f} s")
+    taken = counted(method_named(method).fixed_steps or steps, "step")
+    rows += [("RA", f"{method}, {taken} x {counted(n, 'restart')}", f"{ra:.2%}") for n, ra in result.after.items()]
+    print_table(
+        ("", "attack", f"of {counted(len(x), 'image')}"),
+        rows,
+        title=f"{checkpoint.name}, eps {eps:.5g}, {seconds:.1f} s",
+    )

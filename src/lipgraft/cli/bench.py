@@ -22,6 +22,7 @@ from lipgraft.cli.common import (
     ThreadsOption,
     VerifierOption,
     example,
+    loading,
     print_table,
     resolve_device,
     say,
@@ -72,8 +73,9 @@ def bounds_command(
     json: FileOption = None,
 ) -> None:
     """Measure images per second and peak memory of every network and method, grafted and plain."""
-    from lipgraft.bench import bench_bounds
-    from lipgraft.bench.bounds import NETWORKS
+    with loading():
+        from lipgraft.bench import bench_bounds
+        from lipgraft.bench.bounds import NETWORKS
 
     place, given = resolve_device(device), _pairs(weights or [])
     networks = network or list(given) or list(NETWORKS)
@@ -125,7 +127,8 @@ def train_command(
     json: FileOption = None,
 ) -> None:
     """Measure the milliseconds of a training step, and of the same step in plain PyTorch."""
-    from lipgraft.bench import bench_train
+    with loading():
+        from lipgraft.bench import bench_train
 
     place = resolve_device(device)
     row = bench_train(
@@ -159,11 +162,12 @@ def verify_command(
     json: FileOption = None,
 ) -> None:
     """Measure how fast images are decided, and how many in the given time."""
-    from lipgraft import data as datasets
-    from lipgraft.bench import bench_verify
-    from lipgraft.cli.model import load_model
-    from lipgraft.settings import build
-    from lipgraft.verification import VerifySettings
+    with loading():
+        from lipgraft import data as datasets
+        from lipgraft.bench import bench_verify
+        from lipgraft.cli.model import load_model
+        from lipgraft.settings import build
+        from lipgraft.verification import VerifySettings
 
     chosen = build(
         VerifySettings, verifier_settings({"limits.total_seconds": total_seconds}, set_), where="bench verify"
@@ -206,14 +210,15 @@ def cluster_command(
     json: FileOption = None,
 ) -> None:
     """Measure images per second of one process and of the workers of a cluster, and the cost of Ray per image."""
-    import torch
+    with loading():
+        import torch
 
-    from lipgraft import data as datasets
-    from lipgraft.cli.model import load_model
-    from lipgraft.cluster.connection import LOCAL
-    from lipgraft.cluster.speed import bench_cluster
-    from lipgraft.settings import build
-    from lipgraft.verification import VerifySettings
+        from lipgraft import data as datasets
+        from lipgraft.cli.model import load_model
+        from lipgraft.cluster.connection import LOCAL
+        from lipgraft.cluster.speed import bench_cluster
+        from lipgraft.settings import build
+        from lipgraft.verification import VerifySettings
 
     limits = {"limits.max_subproblems": subproblems, "limits.timeout": 1e6}
     chosen = build(VerifySettings, verifier_settings(limits, set_), where="bench cluster")

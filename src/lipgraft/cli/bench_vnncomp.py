@@ -21,6 +21,7 @@ from lipgraft.cli.common import (
     ThreadsOption,
     VerifierOption,
     example,
+    loading,
     print_table,
     resolve_device,
     say,
@@ -77,14 +78,15 @@ def vnncomp(
 
     Runs in one process or, with --cluster, one instance at a time on each worker, which reads the files itself.
     """
-    import torch
+    with loading():
+        import torch
 
-    from lipgraft.bench.published import read_published
-    from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
-    from lipgraft.locking import held
-    from lipgraft.report.scoreboard import best_tool
-    from lipgraft.settings import build
-    from lipgraft.verification import VerifySettings
+        from lipgraft.bench.published import read_published
+        from lipgraft.bench.vnncomp import bench_vnncomp, find_benchmarks
+        from lipgraft.locking import held
+        from lipgraft.report.scoreboard import best_tool
+        from lipgraft.settings import build
+        from lipgraft.verification import VerifySettings
 
     settings = build(VerifySettings, verifier_settings({"attack.seed": seed}, set_), where="bench vnncomp")
     place = resolve_device(device if cluster is None else "cpu")
@@ -152,7 +154,8 @@ def vnncomp_page(
     threads: ThreadsOption = None,
 ) -> None:
     """Write the scoreboard as a Markdown page with a cactus plot. Files of one benchmark become one row."""
-    from lipgraft.report.scoreboard import cactus, scoreboard_page
+    with loading():
+        from lipgraft.report.scoreboard import cactus, scoreboard_page
 
     records = [_record(file) for file in files]
     words = "" if note is None else _text(note).strip()

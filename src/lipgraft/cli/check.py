@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipgraft.cli.common import JsonOption, SeedOption, example, print_json, say
+from lipgraft.cli.common import JsonOption, SeedOption, example, loading, print_json, say
+from lipgraft.errors import counted
 from lipgraft.progress import bar
 from lipgraft.settings import MOST_THREADS
 
@@ -44,7 +45,8 @@ def check(
     """Recompute every bound of every proof in double precision, rounding included; exit code 1 if any is rejected."""
     if threads is not None:  # NumPy's libraries read them when they are loaded
         os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)))
-    from lipgraft.checker import check_folder
+    with loading():
+        from lipgraft.checker import check_folder
 
     with bar("certificates") as progress:
         outcomes = check_folder(folder, network, jobs=jobs, exact=exact, seed=seed, progress=progress)
@@ -68,13 +70,13 @@ def summary(outcomes: Sequence[Outcome]) -> list[str]:
         of_kind = [outcome for outcome in outcomes if outcome.kind == kind]
         if of_kind:
             good = [outcome for outcome in of_kind if outcome.accepted]
-            text = f"{len(good)} of {len(of_kind)} {kind}s checked"
+            text = f"{len(good)} of {counted(len(of_kind), kind)} checked"
             if kind == "proof":
-                text += f": {sum(outcome.leaves for outcome in good):,} leaves"
+                text += f": {counted(sum(outcome.leaves for outcome in good), 'leaf', 'leaves')}"
                 exact = sum(outcome.exact for outcome in good)
                 text += f", {exact:,} of them repeated in exact arithmetic" if exact else ""
                 spoken = sorted({outcome.speaks_of for outcome in good})
                 text += f", of the network in {' and '.join(spoken)} arithmetic" if spoken else ""
             lines.append(text)
     unreadable = sum(outcome.kind == "unreadable" for outcome in outcomes)
-    return lines + ([f"{unreadable} files could not be read as either"] if unreadable else [])
+    return lines + ([f"{counted(unreadable, 'file')} could not be read as either"] if unreadable else [])

@@ -16,7 +16,9 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from lipgraft.errors import SettingsError
+from lipgraft.errors import FileError, SettingsError
+from lipgraft.files import written
+from lipgraft.interrupts import held_back
 from lipgraft.settings import MOST_SEED, MOST_THREADS, check_eps, over
 
 if TYPE_CHECKING:
@@ -25,24 +27,32 @@ if TYPE_CHECKING:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """For imports that bring PyTorch: looking for garbage among all that they make would take a fifth of a second."""
+    """For imports that bring PyTorch: Ctrl-C waits, which they do not survive whole.
+
+    Looking for garbage among all that they make would take a fifth of a second.
+    """
     before = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with held_back():
+            yield
     finally:
         if before:
             gc.enable()
 
 
 def parse_eps(text: str | float) -> float:
-    """The value of --eps: a number or a fraction, finite and >= 0."""
-    return check_eps(text)
+    """The value of --eps: a number or a fraction, in [0, 1], as the images of every data set are."""
+    eps = check_eps(text)
+    if eps > 1:
+        raise SettingsError(f"eps must be in [0, 1], in raw pixels (8/255, not 8), got {text}.")
+    return eps
 
 
 def resolve_device(name: str) -> torch.device:
     """auto: the GPU when there is one; cpu; cuda or cuda:N."""
-    import torch
+    with loading():
+        import torch
 
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -74,7 +84,8 @@ OwnSeedOption = Annotated[
 def use_threads(count: int | None) -> int | None:
     """The value of --threads, put to use at once."""
     if count is not None:
-        import torch
+        with loading():
+            import torch
 
         torch.set_num_threads(count)
     return count
@@ -198,6 +209,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console().print(table)
+
+
+def check_own(folder: Path, kind: str = "verify", *, proofs: bool = False) -> None:
+    """Refuse a folder in which results would mix with something else: another command's run, networks, certificates.
+
+    kind: the key that the config.yaml of this command's runs has. proofs: it is a folder for certificates.
+    """
+    config = folder / "config.yaml"
+    with written(folder):
+        known, ours = config.is_file(), (folder / "results.sqlite").exists()
+    if known:
+        if kind not in read_yaml(config):
+            raise FileError(f"{folder} holds the results of another command (see {config}); give another folder.")
+    elif kind == "verify" and not ours:
+        for files, what in (("*.safetensors", "networks"), *(() if proofs else (("network.onnx", "certificates"),))):
+            if any(folder.glob(files)):
+                raise FileError(f"{folder} holds {what}; give another folder, so that results do not mix with them.")
 
 
 def read_yaml(path: Path) -> Mapping[str, Any]:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipgraft.cli.common import DataRootOption, JsonOption, ThreadsOption, example, print_json, print_table, say
+from lipgraft.cli.common import (
+    DataRootOption,
+    JsonOption,
+    ThreadsOption,
+    example,
+    loading,
+    print_json,
+    print_table,
+    say,
+)
 
 if TYPE_CHECKING:
     from lipgraft.data import CheckReport, Entry
@@ -20,7 +29,8 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from `
 @app.command("list", epilog=example("lipgraft data list --json"))
 def list_command(data_root_: DataRootOption = None, threads: ThreadsOption = None, json: JsonOption = False) -> None:
     """List the data sets by name, and whether their files are on this machine."""
-    from lipgraft.data import CATALOGUE, data_root, missing_files
+    with loading():
+        from lipgraft.data import CATALOGUE, data_root, missing_files
 
     root = data_root(data_root_)
     present = {name: not missing_files(facts, root) for name, facts in CATALOGUE.items()}
@@ -41,7 +51,8 @@ def check_command(
     json: JsonOption = False,
 ) -> None:
     """Compare counts, classes and channel means of a data set with the published figures."""
-    from lipgraft.data import check
+    with loading():
+        from lipgraft.data import check
 
     report = check(name, data_root_, download=download)
     if json:
@@ -58,7 +69,8 @@ def where_command(
     json: JsonOption = False,
 ) -> None:
     """Print the folder where data sets are searched for, and the files expected there."""
-    from lipgraft.data import CATALOGUE, data_root, entry, missing_files
+    with loading():
+        from lipgraft.data import CATALOGUE, data_root, entry, missing_files
 
     root = data_root(data_root_)
     chosen = [entry(name)] if name is not None else list(CATALOGUE.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +15,11 @@ from lipgraft.cli.common import (
     JsonOption,
     ThreadsOption,
     example,
+    loading,
     print_json,
     say,
 )
-from lipgraft.errors import SettingsError
+from lipgraft.errors import SettingsError, counted
 from lipgraft.files import check_folder
 
 EPILOG = example("lipgraft export grafted.safetensors --data cifar10 --eps 2/255 --indices 0:100 --out exported")
@@ -35,9 +37,10 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write net.onnx, one .vnnlib per image, instances.csv and a configuration for alpha-beta-CROWN."""
-    from lipgraft import data as datasets
-    from lipgraft.cli.model import load_model
-    from lipgraft.interop import export_bundle
+    with loading():
+        from lipgraft import data as datasets
+        from lipgraft.cli.model import load_model
+        from lipgraft.interop import export_bundle
 
     dataset = datasets.load(data, root=data_root)
     model = load_model(checkpoint, dataset)
@@ -50,7 +53,9 @@ def export(
         paths = {name: str(getattr(bundle, name)) for name in names}
         print_json({**paths, "properties": [str(path) for path in bundle.properties], "indices": chosen, "eps": eps})
         return
-    say(f"{bundle.folder}: net.onnx and {len(chosen)} properties; try `lipgraft vnnlib --instances {bundle.instances}`")
+    files = f"net.onnx and {counted(len(chosen), 'property', 'properties')}"
+    command = f"lipgraft vnnlib --instances {shlex.quote(str(bundle.instances))}"
+    say(f"{bundle.folder}: {files}; try `{command}`")
 
 
 def parse_indices(text: str, count: int) -> list[int]:

@@ -20,6 +20,7 @@ from lipgraft.cli.common import (
     SeedOption,
     ThreadsOption,
     example,
+    loading,
     parse_set,
     place_of,
     print_json,
@@ -79,8 +80,9 @@ def graft(
 
     A network with BatchNorm is folded first. Fine-tune the result before you verify it.
     """
-    from lipgraft import data as datasets
-    from lipgraft import grafting, models
+    with loading():
+        from lipgraft import data as datasets
+        from lipgraft import grafting, models
 
     if out is None and not (show or json or compare):
         raise SettingsError("nothing to do: give --out to write the grafted network, or --show to look at it.")
@@ -90,7 +92,10 @@ def graft(
             raise SettingsError(f"--out {out} must end in {CHECKPOINT}, or in .onnx for other tools.")
     settings = parse_set(set_)
     grafting.check_selection(criterion, ratio, **settings)
-    grafting.check_lines(lines)
+    grafting.check_lines(lines, slope, intercept)
+    others = None if compare is None else grafting.masks_of(models.load(compare))
+    if others == {}:
+        raise SettingsError(f"{compare} is not grafted, so there is nothing to compare with; give a grafted network.")
     dataset = datasets.load(data, root=data_root)
     where = resolve_device(device)
     model = _load(checkpoint, dataset, where)
@@ -113,7 +118,7 @@ def graft(
             progress=progress,
         )
     summary = plan.summary
-    overlap = None if compare is None else grafting.overlap(plan.masks, grafting.masks_of(models.load(compare)))
+    overlap = None if others is None else grafting.overlap(plan.masks, others)
     if out is not None:
         started = {"lines": lines, "slope": slope, "intercept": intercept}
         made = {"criterion": criterion, "ratio": ratio, "settings": settings, **started}
@@ -140,7 +145,8 @@ def _tell_cost(model: Any, data: Dataset, eps: float, bounds: str, count: int | 
         return
     from lipgraft import grafting
 
-    images = count or grafting.calibration_size(getattr(getattr(model, "spec", None), "name", ""), data.name)
+    wanted = count or grafting.calibration_size(getattr(getattr(model, "spec", None), "name", ""), data.name)
+    images = min(wanted, len(data.split()[0]))
     x, _ = grafting.calibration_set(data, min(3, len(data.x_train)))
     ends = [time.perf_counter()]
     for some in (x[:1], x):  # the difference, since every call has work beside its images

@@ -19,12 +19,13 @@ from lipgraft.cli.common import (
     SeedOption,
     ThreadsOption,
     example,
+    loading,
     place_of,
     print_json,
     print_table,
     resolve_device,
 )
-from lipgraft.errors import DataError, SettingsError, unknown_name
+from lipgraft.errors import DataError, SettingsError, counted, unknown_name
 from lipgraft.progress import bar
 
 if TYPE_CHECKING:
@@ -70,12 +71,13 @@ def lipschitz(
     json: JsonOption = False,
 ) -> None:
     """Bound the local Lipschitz constant (maximum norms) around each image; print mean, median and maximum."""
-    import torch
+    with loading():
+        import torch
 
-    from lipgraft import data as datasets
-    from lipgraft.cli.model import load_model
-    from lipgraft.sensitivity import NOTIONS, UNITS
-    from lipgraft.sensitivity import lipschitz as constants
+        from lipgraft import data as datasets
+        from lipgraft.cli.model import load_model
+        from lipgraft.sensitivity import NOTIONS, UNITS
+        from lipgraft.sensitivity import lipschitz as constants
 
     methods = _chosen(method, "all", "notion of the Lipschitz constant", list(NOTIONS))
     scales = _chosen(units, "both", "units", list(UNITS))
@@ -100,7 +102,8 @@ def lipschitz(
             {"eps": eps, "bounds": bounds, "indices": index.tolist(), "results": [_record(line) for line in lines]}
         )
         return
-    title = f"{checkpoint.name}, local Lipschitz constants, eps {eps:.5g}, {len(index)} images, bounds by {bounds}"
+    images = counted(len(index), "image")
+    title = f"{checkpoint.name}, local Lipschitz constants, eps {eps:.5g}, {images}, bounds by {bounds}"
     rows = [
         [line.method, line.units, *(f"{v:.2f}" for v in line.summary().values()), f"{line.seconds:.1f}"]
         for line in lines

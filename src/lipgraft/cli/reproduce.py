@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from lipgraft.cli.cluster import ClusterOption, WorkersOption, workers_of
@@ -30,7 +30,7 @@ from lipgraft.cli.common import (
     resolve_device,
     say,
 )
-from lipgraft.errors import SettingsError
+from lipgraft.errors import SettingsError, counted
 
 if TYPE_CHECKING:
     from lipgraft.cluster import Cluster
@@ -189,9 +189,9 @@ def _show(results: ExperimentResults, folder: Path) -> None:
     console = Console()
     for run in results.runs:
         title = printable(f"{run.title}, eps {run.radius} (in brackets: the paper)")
-        table = Table("Model", title=Text(title), title_justify="left")
+        table = Table(Column("Model", overflow="fold"), title=Text(title), title_justify="left")
         for head in heads(run):
-            table.add_column(head.replace(" of ", "\nof "), justify="right")
+            table.add_column(head.replace(" of ", "\nof "), justify="right", overflow="fold")
         for row in rows(run):
             table.add_row(*(Text(printable(text)) for text in (row.model.title, *texts(run, row))))
         for title, figures in run.literature.items():
@@ -234,5 +234,5 @@ def _list(scale: str, changes: Mapping[str, Any], json: bool) -> None:
 
 
 def _words(work: Workload) -> str:
-    trainings = f"{work.pretrainings} pre-trainings and {work.finetunings} fine-tunings, {work.epochs:,} epochs"
-    return f"{trainings}; {work.images:,} images to certify."
+    trainings = f"{counted(work.pretrainings, 'pre-training')} and {counted(work.finetunings, 'fine-tuning')}"
+    return f"{trainings}, {counted(work.epochs, 'epoch')}; {counted(work.images, 'image')} to certify."

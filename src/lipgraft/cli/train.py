@@ -15,6 +15,7 @@ from lipgraft.cli.common import (
     JsonOption,
     SeedOption,
     ThreadsOption,
+    check_own,
     example,
     loading,
     parse_set,
@@ -84,6 +85,7 @@ def train(
         if processes.first and not resume:
             if (run / "checkpoints" / "state.safetensors").exists():
                 raise SettingsError(f"{run} already holds a run; add --resume to continue it, or choose another --out.")
+            check_own(run, "train")
             _write_config(run / "config.yaml", chosen, seed, place)
         with bar("training", show=processes.first and not json, keep=True, place=place_of(place)) as progress:
             result = training.train(
@@ -103,10 +105,12 @@ def train(
 def _network(recipe: TrainRecipe, data: Dataset, seed: int) -> nn.Module:
     from lipgraft import models
     from lipgraft.cli.model import load_model
+    from lipgraft.network import trace
 
     if recipe.start is None:
         return models.start(recipe.model or DEFAULT_MODEL, data, activation=recipe.activation, seed=seed)
     model = load_model(recipe.start, data)
+    trace(model, data.input_shape, check=False)  # as `start` does: what cannot be verified is not worth its training
     there = getattr(getattr(model, "spec", None), "name", "a network of your own")
     if recipe.model not in (None, there):
         raise SettingsError(

@@ -33,6 +33,8 @@ def read_recipe(name: str, given: Mapping[str, Any], settings: Mapping[str, Any]
     """A preset, or a YAML file whose settings go on top of the preset it names; `given` and `settings` go first."""
     if Path(name).suffix in (".yaml", ".yml"):
         mapping = dict(read_yaml(Path(name)))
+        if {"models", "pretrain"} & set(mapping):
+            raise SettingsError(f"{name} is not for one training: it looks like a recipe for `lipgraft run`.")
     else:
         training.preset(name)  # an unknown name is an error here, before anything is built on it
         mapping = {"preset": name}

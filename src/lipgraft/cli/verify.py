@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +24,7 @@ from lipgraft.cli.common import (
     SpeaksOfOption,
     ThreadsOption,
     VerifierOption,
+    check_own,
     example,
     loading,
     print_json,
@@ -112,18 +116,26 @@ def verify(
     chosen = verifier_settings({**limits, "arithmetic": arithmetic, "speaks_of": speaks_of, "attack.seed": seed}, set_)
     settings = build(VerifySettings, chosen, where="verify")
     where = resolve_device(device if cluster is None else "cpu")
-    run = check_folder(out or default_run(checkpoint, data, eps))
+    run = out or default_run(checkpoint, data, eps)
     if again and not (run / RESULTS).is_file():
         raise SettingsError(f"there is no run in {run} to try again; leave out --again to start one.")
-    if certificates is not None:
-        check_folder(certificates)
+    folders = [run] if certificates is None else [run, certificates]
+    for folder in folders:
+        check_own(folder, proofs=folder == certificates)
     dataset = datasets.load(data, root=data_root).to(where)
     model = load_model(checkpoint, dataset, where)
+    for folder in folders:  # only now: misspelt names leave no folder behind
+        check_folder(folder)
     with (
         workers_of(cluster, workers, device, threads) as crew,
         VerifyProgress(settings=settings, workers=None if crew is None else crew.states) as progress,
     ):
-        _write_config(run, checkpoint, data, eps, settings, where)
+
+        def started(total: int, before: list[Row]) -> None:
+            """The store has accepted the settings: they are those of the run."""
+            _write_config(run, checkpoint, data, eps, settings, where, again)
+            progress.started(total, before)
+
         rows = verify_run(
             model,
             dataset,
@@ -132,7 +144,7 @@ def verify(
             start=start,
             count=count,
             settings=settings,
-            started=progress.started,
+            started=started,
             decided=progress.decided,
             watch=progress.bounded,
             certificates=certificates,
@@ -149,10 +161,13 @@ def verify(
             }
         )
     else:
-        _print(measures, f"{checkpoint.name} on {data}, eps {eps:.5g}")
+        _print(measures, rows, f"{checkpoint.name} on {data}, eps {eps:.5g}")
         say(f"Run: {run.resolve()}")
         if certificates is not None:
-            say(f"Certificates: {certificates.resolve()}; `lipgraft check {certificates}` checks them.")
+            command = f"lipgraft check {shlex.quote(str(certificates))}"
+            say(f"Certificates: {certificates.resolve()}; `{command}` checks them.")
+    if measures.error == measures.count:
+        raise typer.Exit(1)
 
 
 def default_run(checkpoint: Path, data: str, eps: float) -> Path:
@@ -170,14 +185,17 @@ def default_run(checkpoint: Path, data: str, eps: float) -> Path:
 
 
 def _write_config(
-    run: Path, checkpoint: Path, data: str, eps: float, settings: VerifySettings, device: torch.device
+    run: Path, checkpoint: Path, data: str, eps: float, settings: VerifySettings, device: torch.device, again: bool
 ) -> None:
-    """What the run was started with, for people; the results file itself refuses other settings."""
+    """What the run was started with, for people; the results file itself refuses other settings.
+
+    again: a second try, whose limits are those of the run from now on.
+    """
     from lipgraft import yaml_text
     from lipgraft.runs.provenance import hardware, versions
 
     file = run / "config.yaml"
-    if file.exists():
+    if file.exists() and not again:
         return
     asked = {"checkpoint": str(checkpoint), "data": data, "eps": eps, "verify": to_mapping(settings)}
     atomic_write_text(file, yaml_text.dump({**asked, "versions": versions(), "hardware": hardware(device)}))
@@ -204,10 +222,15 @@ def _plain(row: Row) -> dict[str, Any]:
     return {"image": row.image, "label": row.label, **facts, "counterexample": v.counterexample is not None}
 
 
-def _print(m: Measures, title: str) -> None:
+def _print(m: Measures, rows: Sequence[Row], title: str) -> None:
     shares = ("-" if share is None else f"{share:.2%}" for share in (m.sa, m.ra, m.va, m.unr))
     time = "-" if m.time is None else f"{m.time:.3g} s"
     print_table(("", "SA", "RA", "VA", "UNR", "Time"), [("", *shares, time), ("of images", *m.over.values())], title)
-    reasons = ", ".join(f"{reason} {count}" for reason, count in m.reasons.items())
-    unknown = f"unknown {m.unknown}{f' ({reasons})' if reasons else ''}"
-    say(f"verified {m.verified}, falsified {m.falsified}, {unknown}, error {m.error}")
+    errors = Counter(row.verdict.reason for row in rows if row.verdict.status == "error")
+    unknown, error = f"unknown {m.unknown}{_reasons(m.reasons)}", f"error {m.error}{_reasons(errors)}"
+    say(f"verified {m.verified}, falsified {m.falsified}, {unknown}, {error}")
+
+
+def _reasons(counts: Mapping[Any, int]) -> str:
+    parts = ", ".join(f"{reason} {count}" for reason, count in counts.items())
+    return f" ({parts})" if parts else ""

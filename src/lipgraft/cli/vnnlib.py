@@ -17,7 +17,9 @@ from lipgraft.cli.common import (
     SpeaksOfOption,
     ThreadsOption,
     VerifierOption,
+    check_own,
     example,
+    loading,
     print_json,
     resolve_device,
     say,
@@ -76,7 +78,8 @@ def vnnlib(
     SPEC describes a violation. unsat: no input satisfies it, so the network is safe; sat: an input does, and the
     results file contains it. If a file cannot be used, the command fails and the results file says error.
     """
-    from lipgraft.verification import VerifySettings
+    with loading():
+        from lipgraft.verification import VerifySettings
 
     _check_question(net, spec, instances, results, out)
     chosen = verifier_settings(
@@ -87,6 +90,7 @@ def vnnlib(
         raise SettingsError("total_seconds is for `lipgraft verify`; use --timeout, seconds per property.")
     where = resolve_device(device)
     if certificates is not None:
+        check_own(certificates, proofs=True)
         check_folder(certificates)
     if net is not None and spec is not None:
         if results is not None:
@@ -102,9 +106,13 @@ def _check_question(
     net: Path | None, spec: Path | None, instances: Path | None, results: Path | None, out: Path | None
 ) -> None:
     """One property with its file, or one table with its folder."""
+    if net is not None and instances is not None:
+        raise SettingsError("NET and SPEC are one property and --instances is a whole table; give one of the two.")
     if (net is None) != (spec is None):
         raise SettingsError(f"{net} needs a property: `lipgraft vnnlib NET SPEC`.")
-    if (net is None) == (instances is None):
+    if net is not None and net.suffix == ".safetensors":
+        raise SettingsError(f"{net} is a checkpoint; `lipgraft export` writes it as an ONNX file, with properties.")
+    if net is None and instances is None:
         raise SettingsError("nothing to decide: give NET and SPEC, or --instances TABLE.")
     if instances is not None and results is not None:
         raise SettingsError("--results is for one property; a table's results go to the folder --out.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from lipgraft.cli.common import JsonOption, ThreadsOption, example, print_json, print_table, say
+from lipgraft.cli.common import JsonOption, ThreadsOption, example, loading, print_json, print_table, say
 
 app = typer.Typer(help="Trained networks by name; any command takes zoo/NAME where it takes a checkpoint.")
 
@@ -15,7 +16,9 @@ app = typer.Typer(help="Trained networks by name; any command takes zoo/NAME whe
 @app.command("list", epilog=example("lipgraft zoo list"))
 def list_command(threads: ThreadsOption = None, json: JsonOption = False) -> None:
     """List the networks with their standard and verified accuracy."""
-    from lipgraft.models import zoo_card, zoo_names
+    with loading():
+        from lipgraft.models import zoo_card, zoo_names
+        from lipgraft.models.zoo import zoo_folder
 
     cards = {name: zoo_card(name) for name in zoo_names()}
     if json:
@@ -36,7 +39,9 @@ def list_command(threads: ThreadsOption = None, json: JsonOption = False) -> Non
             for name, card in cards.items()
         ],
     )
-    if not cards:
+    if not cards and "LIPGRAFT_ZOO" in os.environ:
+        say(f"LIPGRAFT_ZOO is {zoo_folder()}, which holds no networks.")
+    elif not cards:
         say("No networks here; run in a clone of the repository, or set LIPGRAFT_ZOO to its zoo folder.")
 
 
@@ -47,7 +52,8 @@ def show_command(
     json: JsonOption = False,
 ) -> None:
     """Show the card of one network: how it was made, what was measured, how to check it."""
-    from lipgraft.models import zoo_card
+    with loading():
+        from lipgraft.models import zoo_card
 
     card = zoo_card(name)
     if json:

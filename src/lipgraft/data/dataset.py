@@ -47,6 +47,10 @@ class Dataset:
     def split(self) -> tuple[Tensor, Tensor]:
         """The indices of the training and of the validation images: the last `val_size` are held out."""
         count = len(self.x_train)
+        if count == 0:
+            raise DataError(
+                f"{self.name} has no training images, which training and grafting need; add x_train and y_train."
+            )
         if count <= self.val_size:
             raise DataError(f"{self.name} has {count} training images, too few to hold out {self.val_size} of them.")
         indices = torch.arange(count, device=self.x_train.device)

@@ -50,8 +50,10 @@ def ensure(entry: Entry, root: Path, *, download: bool = True) -> None:
     """
     if not missing_files(entry, root):
         return
-    if not download or os.environ.get("LIPGRAFT_OFFLINE", "0") not in ("", "0"):
-        raise DataError(_advice(entry, root, "downloading is switched off"))
+    if os.environ.get("LIPGRAFT_OFFLINE", "0") not in ("", "0"):
+        raise DataError(_advice(entry, root, "downloading is switched off by LIPGRAFT_OFFLINE"))
+    if not download:
+        raise DataError(_advice(entry, root, "download=True or --download fetches it"))
     try:
         import pooch  # not needed to read files that are there
     except ImportError:

@@ -17,6 +17,8 @@ from lipgraft.errors import DataError, unknown_name
 from lipgraft.source import is_source, made_by
 
 _EXACT = 1e-3  # of a grey level: how far floats may lie off the 256 levels that images are stored in
+MOST_CLASSES = 1_000_000
+"""Labels beyond are numbers of something else."""
 _KEYS = ("x_train", "y_train", "x_test", "y_test", "mean", "std", "classes", "augment", "val_size")
 
 
@@ -63,10 +65,15 @@ def from_arrays(
             "they must be alike."
         )
     count, channels = int(torch.cat([labels, known]).max()) + 1, images.shape[3]
-    names = tuple(str(n) for n in (range(count) if classes is None else classes))
+    if count > MOST_CLASSES:
+        raise DataError(
+            f"{name} has a label {count - 1}; labels are classes from 0 on, so number them anew, with "
+            "numpy.unique(y, return_inverse=True)."
+        )
+    names = tuple(map(str, range(count) if classes is None else _names(name, classes)))
     if len(names) < count:
         raise DataError(f"{name} names {len(names)} classes, but has labels up to {count - 1}.")
-    if augment not in AUGMENT:
+    if not isinstance(augment, str) or augment not in AUGMENT:
         raise DataError(unknown_name("augmentation", augment, list(AUGMENT)))
     return Dataset(
         name=name,
@@ -78,7 +85,7 @@ def from_arrays(
         std=_per_channel(name, "std", std, channels, 1.0),
         classes=names,
         augment=augment,
-        val_size=len(seen) // 10 if val_size is None else int(val_size),
+        val_size=len(seen) // 10 if val_size is None else _size(name, val_size),
     )
 
 
@@ -126,11 +133,43 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A number or word, also as an array of one."""
-    return value.item() if isinstance(value, np.ndarray | np.generic) else value
+    return value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
+
+
+def _names(name: str, classes: Any) -> Sequence[Any]:
+    if isinstance(classes, str) or np.ndim(classes) != 1:
+        raise DataError(
+            f"{name}: classes must be their names, one for each class, got {classes!r:.80}; or leave it out."
+        )
+    return list(classes)
+
+
+def _size(name: str, value: Any) -> int:
+    try:
+        size = int(value)
+    except (TypeError, ValueError, OverflowError):
+        size = -1
+    if size < 0 or size != value:
+        raise DataError(f"{name}: val_size must be how many training images are held out, got {value!r:.80}.")
+    return size
+
+
+def _tensor(name: str, key: str, value: Any) -> Tensor:
+    """Numbers as PyTorch takes them: in this machine's order of bytes, and forwards in memory."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        if not array.dtype.isnative or min(array.strides, default=0) < 0:
+            array = array.astype(array.dtype.newbyteorder("="), order="C")
+        return torch.as_tensor(array)
+    except (TypeError, ValueError):
+        kind = getattr(value, "dtype", type(value).__name__)
+        raise DataError(f"{name}: {key} must be an array of numbers, got {kind}; convert it first.") from None
 
 
 def _images(name: str, key: str, value: Any) -> Tensor:
-    pixels = torch.as_tensor(value)
+    pixels = _tensor(name, key, value)
     if pixels.ndim == 3:
         pixels = pixels[..., None]
     if pixels.ndim != 4 or 0 in pixels.shape[1:]:
@@ -155,16 +194,20 @@ def _images(name: str, key: str, value: Any) -> Tensor:
 
 
 def _labels(name: str, key: str, value: Any) -> Tensor:
-    labels = torch.as_tensor(value)
+    labels = _tensor(name, key, value)
     if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise DataError(f"{name}: {key} must be one whole number per image, got {labels.dtype} {tuple(labels.shape)}.")
+    labels = labels.to(torch.int64)
     if len(labels) and int(labels.min()) < 0:
         raise DataError(f"{name}: {key} must be classes from 0 on, got {int(labels.min())}.")
-    return labels.to(torch.int64)
+    return labels
 
 
 def _per_channel(name: str, key: str, value: Any, channels: int, default: float) -> tuple[float, ...]:
-    numbers = (default,) * channels if value is None else tuple(float(n) for n in np.asarray(value).reshape(-1))
+    try:
+        numbers = (default,) * channels if value is None else tuple(float(n) for n in np.asarray(value).reshape(-1))
+    except (TypeError, ValueError):
+        raise DataError(f"{name}: {key} must be a number per channel, got {value!r:.80}.") from None
     if len(numbers) != channels:
         raise DataError(f"{name}: {key} must have a number per channel, {channels}, got {len(numbers)}.")
     if not np.isfinite(numbers).all() or (key == "std" and min(numbers) <= 0):

@@ -123,8 +123,11 @@ def fit_lines(model: nn.Module, x: Tensor, *, input_shape: Shape | None = None) 
     return {name: _least_squares(total / len(x), x.dtype) for name, total in sums.items()}
 
 
-def check_lines(kind: str) -> None:
-    """Whether this is a name of LINES."""
+def check_lines(kind: str, slope: float = 0.4, intercept: float = 0.0) -> None:
+    """Whether lines can start so: a name of LINES, and what float32 holds."""
+    for name, value in (("slope", slope), ("intercept", intercept)):
+        if not abs(value) <= torch.finfo(torch.float32).max:  # NaN neither
+            raise SettingsError(f"the {name} of lines must be a finite number that float32 holds, got {value}.")
     if kind not in LINES:
         raise SettingsError(unknown_name("kind of lines", kind, list(LINES)))
 

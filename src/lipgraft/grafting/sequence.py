@@ -144,7 +144,7 @@ def plan(
     check_dataset(data)
     options = dict(options or {})
     check_selection(criterion, ratio, **options)
-    check_lines(lines)
+    check_lines(lines, slope, intercept)
     network = getattr(getattr(model, "spec", None), "name", "")
     count = calibration_size(network, data.name) if count is None else count
     x, y = calibration_set(data, count, seed=seed)

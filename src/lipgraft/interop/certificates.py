@@ -36,6 +36,10 @@ class CertificateFolder:
         """Whether the proof of image `number` is there, and not cut short, as a power cut may leave it."""
         return is_zipfile(self.proof(number))
 
+    def has_counterexample(self, number: int) -> bool:
+        """The same of its counterexample."""
+        return is_zipfile(self.counterexample(number))
+
     def put(self, number: int, certificate: Certificate, **facts: Any) -> int:
         """Write the proof or counterexample of image `number`; returns its size in bytes.
 
@@ -48,7 +52,7 @@ class CertificateFolder:
             "claim": "class",
             "label": certificate.label,
         }
-        path = self.proof(number) if certificate.is_proof else self.path / f"{number:06d}.counterexample.npz"
+        path = self.proof(number) if certificate.is_proof else self.counterexample(number)
         self._new.append(path)
         return _write(path, {**facts, **meta}, certificate.arrays)
 
@@ -61,13 +65,19 @@ class CertificateFolder:
         """The file of image `number`, if it is proved."""
         return self.path / f"{number:06d}.npz"
 
+    def counterexample(self, number: int) -> Path:
+        """The file of image `number`, if it is falsified."""
+        return self.path / f"{number:06d}.counterexample.npz"
+
     def _fingerprint(self, network: Network) -> str:
         """The network's file, written before the first proof that speaks of it: its SHA-256."""
         if self._network is None or self._network[0] is not network:
             content = serialised(network.to(device="cpu"), torch.float64)
             path = self.path / NETWORK
             if path.exists() and path.read_bytes() != content:
-                raise SettingsError(f"{self.path} has certificates of another network; choose another folder.")
+                raise SettingsError(
+                    f"{self.path} has certificates of another network; give another folder, or delete this one."
+                )
             if not path.exists():
                 atomic_write_bytes(path, content)
             self._network = network, hashlib.sha256(content).hexdigest()

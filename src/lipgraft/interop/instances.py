@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from lipgraft.errors import LipgraftError
+from lipgraft.errors import LipgraftError, counted
 from lipgraft.inputs import settings_of
 from lipgraft.interop.clock import OutOfTime
 from lipgraft.interop.errors import VnnlibError
@@ -62,7 +62,7 @@ class InstancesSummary:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{count} {word}" for word, count in self.counts.items() if count) or "nothing to do"
-        return f"{len(self.results)} instances: {parts}; {self.seconds:.1f} s"
+        return f"{counted(len(self.results), 'instance')}: {parts}; {self.seconds:.1f} s"
 
 
 def read_instances(path: str | os.PathLike[str]) -> list[Instance]:

@@ -14,7 +14,7 @@ from lipgraft.models.checkpoint import ADDED_BY, load
 from lipgraft.models.classifier import NETWORKS, ModelSpec, build
 from lipgraft.models.fold import fold_batchnorm
 from lipgraft.models.graph_model import Layer, graph_model
-from lipgraft.network import call, evaluated, known_input_shape, like, normalises
+from lipgraft.network import call, evaluated, known_input_shape, like, normalises, trace
 from lipgraft.network.nodes import Reshape
 from lipgraft.source import is_source
 
@@ -39,7 +39,8 @@ def start(
     """The network that training starts from.
 
     network: by name, at random weights; an .onnx or .safetensors file, with its weights; or module:function, which
-    makes it. activation, batchnorm: of a network by name. The same seed gives the same random weights.
+    makes it. activation, batchnorm: of a network by name. The same seed gives the same random weights. A network that
+    cannot be traced, and so never be verified, is refused.
     """
     check_name(network)
     if network in NETWORKS:
@@ -48,7 +49,9 @@ def start(
         raise SettingsError(f"{network} has its own layers; leave out activation and batchnorm.")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return fitting(load(network), data, network)
+        model = fitting(load(network), data, network)
+    trace(model, data.input_shape, check=False)  # what cannot be verified later is refused before it is trained
+    return model
 
 
 def fitting(model: nn.Module, data: Dataset, name: str) -> nn.Module:
@@ -59,7 +62,7 @@ def fitting(model: nn.Module, data: Dataset, name: str) -> nn.Module:
     spec = getattr(model, "spec", None)
     if isinstance(spec, ModelSpec):
         made, given = (tuple(spec.input_shape), spec.classes), (data.input_shape, len(data.classes))
-        if made != given:
+        if made[0] != given[0] or made[1] < given[1]:  # test images need not show every class
             raise SettingsError(
                 f"{name} is a {spec.name} for {spec.dataset}, {_describe(*made)}, but {data.name} has "
                 f"{_describe(*given)}; give the data set that it was trained on with --data."

@@ -52,12 +52,21 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byte
 def existing(path: Path) -> Path:
     """The path, when a file is there."""
     if path.is_dir():
-        raise CheckpointError(f"{path} is a directory; give the file, such as {path / 'model.safetensors'}.")
+        raise CheckpointError(f"{path} is a directory; give the file, such as {_one_in(path)}.")
     if not path.exists():
         whole = path.with_name(f"{path.name}.safetensors")
         hint = f"did you mean {whole}?" if whole.is_file() else "check the path."
         raise CheckpointError(f"there is no checkpoint at {path}; {hint}")
     return path
+
+
+def _one_in(folder: Path) -> Path:
+    """A checkpoint of the folder, or of the run that is in it; else a name that one could have."""
+    best = folder / "checkpoints" / "best.safetensors"
+    there = (
+        [best] if best.is_file() else sorted([*folder.glob("*.safetensors"), *folder.glob("checkpoints/*.safetensors")])
+    )
+    return next(iter(there), folder / "model.safetensors")
 
 
 def _content(path: Path) -> bytes:

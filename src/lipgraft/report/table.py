@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lipgraft.errors import counted
 from lipgraft.report.results import UNKNOWN, ModelResult, Published, RunResults
 from lipgraft.svg import number, percent
 
@@ -134,7 +135,7 @@ def checked(results: RunResults) -> str | None:
     if not proofs:
         return None
     accepted, count = (sum(one[key] for one in proofs) for key in ("accepted", "count"))
-    return f"{accepted} of {count} proofs checked by a program that shares no code with the verifier."
+    return f"{accepted} of {counted(count, 'proof')} checked by a program that shares no code with the verifier."
 
 
 OWN = "sa", "ra", "va", "lipschitz"

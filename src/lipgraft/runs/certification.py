@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from lipgraft.network import full_precision, trace
 from lipgraft.runs.fingerprint import Identity
 from lipgraft.runs.store import RESULTS, ResultStore, Row
 from lipgraft.verification import VerifySettings, verify_stream
+from lipgraft.verification.job import Job
 from lipgraft.verification.settings import flat
 from lipgraft.verification.verdict import Decided, Verdict
 
@@ -60,7 +61,7 @@ def verify_run(
     called once with the rows found there, decided(row) for every new one, watch as in `verify_stream`. Where a run goes
     on, the clock of `ended` goes on too, with the last row found there.
     certificates: a folder that gets a file for every proof and counterexample. An image that was verified before is
-    proved again if its file is not there.
+    proved again if its file is not there; a counterexample that was found before is written as it is.
     stream: what verifies the images.
     again: images that an earlier run left unknown are tried once more, and limits may differ from that run's.
     """
@@ -75,6 +76,8 @@ def verify_run(
     identity = identity_of(model, data, eps, chosen)
     with ResultStore(Path(out) / RESULTS, identity, again=again) as store:
         known = {row.image: row for row in store.rows() if row.image in wanted}
+        if folder is not None:
+            _write_counterexamples(folder, known.values(), model, data, eps, chosen)
         open_ = {image: row.verdict for image, row in known.items() if again and row.verdict.status == "unknown"}
         before = [row for image, row in known.items() if image not in open_ and (folder is None or _kept(row, folder))]
         if started is not None:
@@ -93,8 +96,7 @@ def verify_run(
                 if row.image in open_:
                     row = replace(row, verdict=_in_all(open_[row.image], row.verdict))
                 if folder is not None and verdict.certificate is not None:  # before the verdict that rests on it
-                    facts = {"data": data.name, "image": row.image, "eps": eps, "margin": verdict.margin}
-                    folder.put(row.image, verdict.certificate, **facts)
+                    folder.put(row.image, verdict.certificate, **_facts(row, data, eps))
                 store.put(row)
                 if decided is not None:
                     decided(row)
@@ -121,6 +123,35 @@ def _in_all(first: Verdict, second: Verdict) -> Verdict:
 
 def _kept(row: Row, folder: CertificateFolder) -> bool:
     return row.verdict.status != "verified" or folder.has(row.image)
+
+
+def _facts(row: Row, data: Dataset, eps: float) -> dict[str, Any]:
+    """What a certificate says for people."""
+    return {"data": data.name, "image": row.image, "eps": eps, "margin": row.verdict.margin}
+
+
+def _write_counterexamples(
+    folder: CertificateFolder,
+    rows: Iterable[Row],
+    model: nn.Module,
+    data: Dataset,
+    eps: float,
+    settings: VerifySettings,
+) -> None:
+    """The files of counterexamples that were found without them: the point is known, and is not searched for again."""
+    found = [
+        (row, row.verdict.counterexample)
+        for row in rows
+        if row.verdict.counterexample is not None and not folder.has_counterexample(row.image)
+    ]
+    if not found:
+        return
+    index = torch.tensor([row.image for row, _ in found], device=data.x_test.device)
+    x, y = images(data.x_test[index]), data.y_test[index]
+    drafts = Job.of(model, x, y, eps, 0.0, 1.0, settings, certificates=True).ledger.drafts
+    assert drafts is not None
+    for place, (row, point) in enumerate(found):
+        folder.put(row.image, drafts.counterexample(place, point), **_facts(row, data, eps))
 
 
 def identity_of(model: nn.Module, data: Dataset, eps: float, settings: VerifySettings) -> Identity:

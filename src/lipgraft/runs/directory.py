@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from lipgraft import models, yaml_text
-from lipgraft.errors import SettingsError
+from lipgraft.errors import CheckpointError, SettingsError
 from lipgraft.files import atomic_write_text
 from lipgraft.locking import awaited
 from lipgraft.runs.provenance import hardware, made_by, versions
@@ -29,6 +29,7 @@ from lipgraft.runs.store import RESULTS
 from lipgraft.settings import build, to_mapping
 
 Result = dict[str, Any]
+RESTORE = "restore it from a copy, or delete it and start the run again, which begins anew."
 Announce = Callable[[str, bool], None]
 """(what a stage does, whether it was done before)"""
 
@@ -58,10 +59,9 @@ class SharedStages:
 
     def take(self, key: str, handover: Handover | None) -> dict[str, Any] | None:
         """The record of a finished stage, with what it left brought along; None when it is not here."""
-        record = self._place(key, ".json")
-        if not record.exists() or (handover is not None and not self._place(key, handover.suffix).exists()):
+        content = _record(self._place(key, ".json"))
+        if content is None or (handover is not None and not self._place(key, handover.suffix).exists()):
             return None
-        content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
         if handover is not None:
             handover.bring(self._place(key, handover.suffix))
         return content
@@ -119,6 +119,11 @@ class RunDirectory:
             raise SettingsError(f"{self.path} holds a run of another command; give another --out.")
         if before != now:
             key, was, wanted = _first_difference(before, now)
+            if wanted is None:
+                raise SettingsError(
+                    f"{self.path} was started with {key} = {was}, which is not given now; give the same settings or "
+                    "another --out."
+                )
             raise SettingsError(
                 f"{self.path} holds a run with {key} = {was}, not {wanted}; give another --out, or the same settings."
             )
@@ -151,7 +156,12 @@ class RunDirectory:
         if not self.config.exists():
             raise SettingsError(f"{self.path} is not a run directory: it has no config.yaml; give one that a run made.")
         state = self.config.stat()
-        content = _parsed(self.config, (state.st_ino, state.st_mtime_ns, state.st_size))
+        try:
+            content = _parsed(self.config, (state.st_ino, state.st_mtime_ns, state.st_size))
+        except SettingsError as error:
+            raise SettingsError(f"{str(error).removesuffix('.')}; {RESTORE}") from None
+        if content is None or (isinstance(content, Mapping) and "recipe" in content and "versions" not in content):
+            raise SettingsError(f"{self.config} is damaged: its end is missing; {RESTORE}")
         if not isinstance(content, Mapping) or not {"recipe", "verify"} & set(content):
             raise SettingsError(f"{self.config} is not that of a `run` or a `verify`; give a directory of one of them.")
         return dict(with_groups(content, str(self.config)))
@@ -226,35 +236,45 @@ class RunDirectory:
         def work(scratch: Path) -> Result:
             model, result = make(scratch)
             models.save(model, file, extra={"stage": what, "inputs": _plain(inputs)}, input_shape=input_shape)
-            return result
+            return {**result, "sha256": _sha256(file)}
 
         if not file.exists():
-            self._file(name).unlink(missing_ok=True)
+            self.forget(name)
         handover = Handover(".safetensors", lambda place: _link(file, place), lambda place: _link(place, file))
-        self.stage(name, what, inputs, work, handover)
-        return models.load(file, device)
+        made = self.stage(name, what, inputs, work, handover)
+        try:
+            model = models.load(file, device)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} Or delete it and run the same command again, to make it anew.") from None
+        if made.get("sha256", written := _sha256(file)) != written:  # older runs did not record it
+            raise CheckpointError(
+                f"{file} is not as it was written; restore it from a copy, or delete it and run the "
+                "same command again, to make it anew."
+            )
+        return model
+
+    def forget(self, name: str) -> None:
+        """Let a stage count as not done: what it left is not there any more."""
+        self._file(name).unlink(missing_ok=True)
 
     def finished(self, name: str) -> bool:
         """Whether a stage of this name has a result."""
-        return self._file(name).exists()
+        return _record(self._file(name)) is not None
 
     def made(self, name: str) -> dict[str, str]:
         """The commit and the device that a finished stage was made with."""
-        record: dict[str, str] = json.loads(self._file(name).read_text(encoding="utf-8")).get("made", {})
-        return record
+        return dict((_record(self._file(name)) or {}).get("made", {}))
 
     def result(self, name: str) -> Result:
         """What a finished stage found."""
-        if not self._file(name).exists():
+        record = _record(self._file(name))
+        if record is None:
             raise SettingsError(f"the run in {self.path} is not finished: {name} is missing; run it again to continue.")
-        content: Result = json.loads(self._file(name).read_text(encoding="utf-8"))["result"]
-        return content
+        return dict(record["result"])
 
     def _stored(self, name: str, key: str) -> Result | None:
-        if not self._file(name).exists():
-            return None
-        content = json.loads(self._file(name).read_text(encoding="utf-8"))
-        return dict(content["result"]) if content["key"] == key else None
+        record = _record(self._file(name))
+        return dict(record["result"]) if record is not None and record["key"] == key else None
 
     def _file(self, name: str) -> Path:
         return self.path / "stages" / f"{name}.json"
@@ -264,6 +284,20 @@ class RunDirectory:
 def _parsed(config: Path, version: tuple[int, int, int]) -> Any:
     """What a config.yaml says, read once for each version of it: after every row the whole table is written again."""
     return yaml_text.read(config, str(config))
+
+
+def _record(file: Path) -> dict[str, Any] | None:
+    """The record of a finished stage; one that cannot be read counts as not there, so that the stage is done again."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) and {"key", "result"} <= set(content) else None
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _link(source: Path, target: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lipgraft.data import Dataset, images
+from lipgraft.errors import SettingsError
 from lipgraft.files import atomic_write_bytes
 from lipgraft.report.results import Example, ExampleVerdict, ImageResult
 from lipgraft.runs.store import Row
@@ -55,10 +58,24 @@ def save(
     atomic_write_bytes(path, buffer.getvalue())
 
 
+def are_there(path: Path) -> bool:
+    """Whether the file is there and whole."""
+    return _arrays(path) is not None
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]] | None:
+    try:
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
 def read(path: Path, verdicts: Mapping[str, Sequence[ImageResult]], classes: Sequence[str]) -> tuple[Example, ...]:
     """The examples with each model's verdict on them."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = _arrays(path)
+    if arrays is None:
+        raise SettingsError(f"{path} is missing or damaged; run the recipe again to make it.")
     examples = []
     for row, index in enumerate(arrays["index"].tolist()):
         results = {name: next(r for r in rows if r.index == index) for name, rows in verdicts.items()}
@@ -75,7 +92,12 @@ def _verdict(
     detail = result.reason or result.method
     if taken_for < 0:
         return ExampleVerdict(name, result.status, detail)
-    return ExampleVerdict(name, result.status, detail, adversarial, classes[taken_for])
+    return ExampleVerdict(name, result.status, detail, adversarial, _class(classes, taken_for))
+
+
+def _class(classes: Sequence[str], number: int) -> str:
+    """Its name; a network may know more classes than the test images name."""
+    return classes[number] if number < len(classes) else str(number)
 
 
 @torch.no_grad()

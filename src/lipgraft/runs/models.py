@@ -13,6 +13,7 @@ from torch import nn
 
 from lipgraft import data as datasets
 from lipgraft import grafting, models, training
+from lipgraft.errors import counted
 from lipgraft.models import fingerprint
 from lipgraft.progress import bar
 from lipgraft.runs.directory import Result, RunDirectory
@@ -54,7 +55,7 @@ class Workshop:
             return models.folded(model, self.data), result
 
         kind = "certified" if training.OBJECTIVES[recipe.pretrain.objective].bounds else "adversarial"
-        what = f"{kind} training of {recipe.network} on {recipe.data}, {recipe.pretrain.epochs} epochs"
+        what = f"{kind} training of {recipe.network} on {recipe.data}, {counted(recipe.pretrain.epochs, 'epoch')}"
         return self.run.model("pretrained", what, inputs, make, self.device, self.data.input_shape)
 
     def _start(self) -> nn.Module:
@@ -101,7 +102,7 @@ class Workshop:
         def make(scratch: Path) -> tuple[nn.Module, Result]:
             return self._train(scratch, copy.deepcopy(start), settings)
 
-        what = f"{model.title}: fine-tuning, {settings.epochs} epochs"
+        what = f"{model.title}: fine-tuning, {counted(settings.epochs, 'epoch')}"
         return self.run.model(model.name, what, inputs, make, self.device, self.data.input_shape)
 
     def _given(self, model: ModelRecipe, network: str) -> nn.Module:

@@ -107,4 +107,6 @@ def _examples(shop: Workshop, networks: dict[str, nn.Module]) -> None:
 
     marks = {name: identity(shop, network) for name, network in networks.items()}
     inputs = {"models": marks, "certify": recipe.certify.record(), "examples": recipe.examples}
+    if not examples.are_there(run.examples):
+        run.forget("examples")
     run.stage("examples", "images to look at", inputs, work, share=False)

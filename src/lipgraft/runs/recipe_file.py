@@ -36,8 +36,18 @@ def changed(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     """The mapping with these settings, by dotted key, laid over it."""
     out = dict(mapping)
     for key, value in changes.items():
+        if value is None and isinstance(_inside(out, key), Mapping):  # which would quietly bring all defaults back
+            raise SettingsError(f"{key} is a group of settings; give one of them a value, such as {key}.NAME=VALUE.")
         out = over(out, with_groups(nested(key, value), key))
     return out
+
+
+def _inside(mapping: Mapping[str, Any], key: str) -> Any:
+    """What a dotted key stands for in a mapping; None where it is not there."""
+    found: Any = mapping
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
 
 
 def with_groups(content: Any, where: str) -> Any:

@@ -13,6 +13,7 @@ from torch import nn
 from lipgraft import models
 from lipgraft.checker.follow import Follower
 from lipgraft.data import images
+from lipgraft.errors import counted
 from lipgraft.interop import CertificateFolder
 from lipgraft.runs import measurements
 from lipgraft.runs.certification import identity_of, verify_run
@@ -20,7 +21,7 @@ from lipgraft.runs.directory import Handover, Result
 from lipgraft.runs.models import Workshop
 from lipgraft.runs.progress import VerifyProgress
 from lipgraft.runs.recipe import ModelRecipe
-from lipgraft.runs.store import Row, read_model, write_model
+from lipgraft.runs.store import Row, has_model, read_model, write_model
 from lipgraft.settings import to_mapping
 from lipgraft.verification import measure
 
@@ -37,9 +38,11 @@ def measure_model(shop: Workshop, model: ModelRecipe, network: nn.Module) -> Non
             network, data, recipe.eps, recipe.attack, recipe.seed, folder, shop.progress
         ),
     )
+    if not has_model(run.store, model.name):
+        run.forget(f"{model.name}.certify")
     run.stage(
         f"{model.name}.certify",
-        f"{model.title}: certifying {recipe.certify.count} images",
+        f"{model.title}: certifying {counted(recipe.certify.count, 'image')}",
         {"stage": "certify", **known, "certify": recipe.certify.record()},
         lambda folder: _certify(shop, model, network, folder),
         _verdicts(shop, model),

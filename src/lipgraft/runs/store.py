@@ -196,6 +196,16 @@ def write_model(path: Path, model: str, rows: Sequence[Row]) -> None:
         connection.executemany(f"INSERT INTO results (model, {COLUMNS}) VALUES (?, {PLACES})", values)
 
 
+def has_model(path: Path, model: str) -> bool:
+    """Whether the file of a whole run is there, with rows of the model."""
+    if not path.is_file():
+        return False
+    with _speaking(path), _reading(path) as connection:
+        if "model" not in _tables(connection).get("results", set()):
+            return False
+        return connection.execute("SELECT 1 FROM results WHERE model = ? LIMIT 1", (model,)).fetchone() is not None
+
+
 def read_model(path: Path, model: str) -> list[Row]:
     """A model's rows in the file of a whole run, in the order of the images."""
     if not path.is_file():
@@ -368,6 +378,6 @@ def _sentence(path: Path, error: sqlite3.Error) -> str:
         case sqlite3.SQLITE_NOTADB:
             return f"{path} is not a results file ({error}); give another --out."
         case sqlite3.SQLITE_CORRUPT:
-            return f"{path} is damaged ({error}); restore it from a copy, or give another --out."
+            return f"{path} is damaged ({error}); restore it from a copy, or delete it to begin anew."
         case _:
             return f"{path} could not be used as a results file ({error}); give another --out."

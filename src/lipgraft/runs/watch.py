@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lipgraft.errors import SettingsError
+from lipgraft.errors import SettingsError, counted
 from lipgraft.runs.store import RESULTS, count_statuses
 
 METRICS = "metrics.jsonl"
@@ -18,7 +18,7 @@ def look(run: Path) -> list[str]:
     places = [run, *sorted(place for place in (run / "unfinished").glob("*") if place.is_dir())]
     lines = [line for place in places for line in (_training(place), _verification(place)) if line is not None]
     stages = list((run / "stages").glob("*.json"))
-    return lines + ([f"{len(stages)} stages finished"] if stages else [])
+    return lines + ([f"{counted(len(stages), 'stage')} finished"] if stages else [])
 
 
 def _training(place: Path) -> str | None:
@@ -37,4 +37,5 @@ def _verification(place: Path) -> str | None:
     counts = count_statuses(file) if file.is_file() else {}
     if not counts:
         return None
-    return f"{place.name}: {sum(counts.values())} images, " + ", ".join(f"{s} {n}" for s, n in sorted(counts.items()))
+    each = ", ".join(f"{status} {count}" for status, count in sorted(counts.items()))
+    return f"{place.name}: {counted(sum(counts.values()), 'image')}, {each}"

@@ -42,6 +42,8 @@ def prepare(model: nn.Module, data: Dataset, settings: TrainSettings, device: to
         )
     if not is_finite(model):
         raise NumericalError("the model to train has weights that are NaN or infinite; start from another checkpoint.")
+    if other := {str(p.dtype) for p in model.parameters() if p.is_floating_point()} - {"torch.float32"}:
+        raise SettingsError(f"the model to train has {', '.join(sorted(other))} weights; give model.float().")
     model.to(device).train()
     if device.type == "cuda":
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

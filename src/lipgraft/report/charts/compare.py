@@ -18,7 +18,7 @@ MEASURES = (("sa", "SA", "standard"), ("ra", "RA", "robust"), ("va", "VA", "veri
     "accuracy",
     "Accuracy: standard, robust, verified",
     "SA: right on the image itself. RA: still right after the attack at eps {eps}. VA: proved right for every "
-    "perturbation up to eps. VA can never honestly exceed RA on the same images.",
+    "perturbation up to eps. VA cannot exceed RA on the same images.",
 )
 def accuracy(results: RunResults) -> Markup | None:
     if many(results):
