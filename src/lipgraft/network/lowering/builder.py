@@ -24,7 +24,8 @@ _TORCH = os.path.dirname(torch.__file__)
 class Ref:
     """A symbolic tensor: the graph node that computes it, and its value on the example batch.
 
-    example: (batch, *shape); memory: the same object for values that share memory when PyTorch runs the model.
+    example: (batch, *shape); memory: the same object for values that share memory, or may share it, when PyTorch runs
+    the model. Only names of one and the same tensor are one and the same Ref.
     """
 
     position: int
@@ -103,10 +104,11 @@ class Builder:
         """A constant on x's device and of x's dtype; a tensor that already is so is returned itself, still live."""
         return torch.as_tensor(value, dtype=x.example.dtype, device=x.example.device)
 
-    def unsupported(self, reason: str) -> UnsupportedOperationError:
+    def unsupported(self, reason: str, advice: str = "") -> UnsupportedOperationError:
         """The error for the present call; it says which call, where it is written and what to do about it."""
-        advice = "" if self._call is None else f" {remedy(_operation(self._root, self._call))}"
-        return UnsupportedOperationError(f"{_describe(self._root, self._call)}: {reason}.{advice}")
+        if not advice and self._call is not None:
+            advice = remedy(_operation(self._root, self._call))
+        return UnsupportedOperationError(f"{_describe(self._root, self._call)}: {reason}. {advice}".rstrip())
 
     def _name(self, part: str) -> str:
         assert self._call is not None

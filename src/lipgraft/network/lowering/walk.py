@@ -111,20 +111,32 @@ class _Walk:
             written = call.args[2 if node.op == "call_module" else 1]
             if isinstance(written, Tensor):
                 raise self.build.unsupported("it would overwrite a constant of the model")
-            if isinstance(written, Ref):
+            if isinstance(written, Ref) and value is not written:
                 self._overwrite(node, written, value)
         return value
 
     def _overwrite(self, node: fx.Node, before: Ref, after: Ref) -> None:
-        """Let every other name of the overwritten tensor see the new value."""
+        """Let every other name of the overwritten tensor see the new value.
+
+        What only may share its memory, or shares a part of it, must not be read later: whether a reshape copies
+        depends on strides, which the graph does not have.
+        """
         order = {n: i for i, n in enumerate(self.traced.graph.nodes)}
         for other, value in self.values.items():
-            if not isinstance(value, Ref) or value.memory is not before.memory:
-                continue
-            if value.position == before.position:
+            if value is before:
                 self.values[other] = after
-            elif any(order[user] > order[node] for user in other.users):
-                raise self.build.unsupported(f"it overwrites the memory of {other.name!r}, which is used later")
+            elif _shares(value, before.memory) and any(order[user] > order[node] for user in other.users):
+                raise self.build.unsupported(
+                    f"it overwrites memory that {other.name!r}, which is used later, has or may have too",
+                    "Write this part of the forward without in-place operations.",
+                )
+
+
+def _shares(value: Any, memory: object) -> bool:
+    """Whether the value, or a part of it, has or may have this memory."""
+    if isinstance(value, (tuple, list)):
+        return any(_shares(part, memory) for part in value)
+    return isinstance(value, Ref) and value.memory is memory
 
 
 def _writes(node: fx.Node) -> bool:

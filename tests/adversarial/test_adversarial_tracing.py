@@ -1,0 +1,150 @@
+"""Networks whose graph would differ from the model in a spike so narrow that no comparison meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lipgraft.errors import UnsupportedOperationError
+from lipgraft.network import evaluate, trace
+from lipgraft.verification import verify
+
+X, Y, EPS = torch.full((1, 2), 0.5), torch.tensor([0]), 0.1
+SPIKE = torch.tensor([[0.5037, 0.5]])
+"""Where the first hidden number is -2; it is 1 away from there."""
+
+Forward = Callable[["Spiked", Tensor], Tensor]
+
+
+class Spiked(nn.Module):
+    """The margin of class 0 is h_0 + 0.5: -1.5 in the spike, but 0.5 if h_0 was passed through a ReLU before."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        self.first, self.hidden, self.out = nn.Linear(2, 3), nn.Linear(3, 4), nn.Linear(4, 2)
+        self.relu, self.drop = nn.ReLU(inplace=True), nn.Dropout()
+        self.rest = forward
+        width = 1e-3
+        centre = float(SPIKE[0, 0])
+        with torch.no_grad():
+            self.first.weight.copy_(torch.tensor([[1.0, 0.0]] * 3))
+            self.first.bias.copy_(-torch.tensor([centre - width, centre, centre + width]))
+            self.hidden.weight.zero_()
+            self.hidden.weight[0] = torch.tensor([-1.0, 2.0, -1.0]) * 3 / width
+            self.hidden.bias.fill_(1.0)
+            self.out.weight.zero_()
+            self.out.weight[0, 0] = 1.0
+            self.out.bias.copy_(torch.tensor([0.5, 0.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rest(self, self.hidden(self.first(x).relu()))
+
+
+def overwriting(copied: Callable[[Tensor], Tensor], before: Callable[[Tensor], Tensor] = lambda h: h) -> Forward:
+    """Overwrite copied(h), and return h itself."""
+
+    def forward(self: Spiked, h: Tensor) -> Tensor:
+        h = before(h)
+        y = copied(h)
+        y.relu_()
+        return self.out((h + 0 * y).flatten(1))
+
+    return forward
+
+
+def turned(h: Tensor) -> Tensor:
+    """The same numbers, which do not lie in their order in memory. h: (B, 4) -> (B, 2, 2)."""
+    return h.reshape(-1, 2, 2).transpose(1, 2)
+
+
+COPIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "clone": lambda h: h.clone(),
+    "repeat": lambda h: h.repeat(1, 1),
+    "list": lambda h: h[:, [0, 1, 2, 3]],
+    "tensor": lambda h: h[:, torch.arange(4)],
+    "index_select": lambda h: h.index_select(1, torch.arange(4)),
+    "roll": lambda h: h.roll(4, 1),
+    "flip": lambda h: h.unsqueeze(-1).flip(-1).squeeze(-1),
+    "copy=True": lambda h: h.to(torch.float32, copy=True),
+    "cat": lambda h: torch.cat([h], 1),
+    "padding by nothing": lambda h: F.pad(h.reshape(-1, 1, 2, 2), (0, 0, 0, 0)).flatten(1),
+    "plus nothing": lambda h: h + 0,
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_overwriting_a_copy_leaves_the_original(copied: Callable[[Tensor], Tensor]) -> None:
+    model = Spiked(overwriting(copied))
+    network = trace(model, (2,))
+    torch.testing.assert_close(evaluate(network, SPIKE)[network.output], model(SPIKE), rtol=1e-3, atol=1e-3)
+    assert verify(model, X, Y, EPS)[0].status == "falsified"
+
+
+DOUBTFUL = {
+    "contiguous": overwriting(lambda h: h.contiguous(), turned),
+    "memory format": overwriting(
+        lambda h: h.to(memory_format=torch.channels_last), lambda h: h.reshape(-1, 1, 2, 2).transpose(2, 3)
+    ),
+    "reshape": overwriting(lambda h: h.reshape(-1, 2, 2), turned),
+    "flatten": overwriting(lambda h: h.unsqueeze(2).flatten(2), lambda h: turned(h).reshape(-1, 4)),
+    "a view of the same shape": overwriting(lambda h: h[:, :]),
+}
+
+
+@pytest.mark.parametrize("forward", DOUBTFUL.values(), ids=DOUBTFUL)
+def test_overwriting_what_may_be_a_copy_is_refused_where_the_original_is_read_later(forward: Forward) -> None:
+    with pytest.raises(UnsupportedOperationError, match="which is used later, has or may have too.+without in-place"):
+        trace(Spiked(forward), (2,), check=False)
+
+
+def whole_after_parts(self: Spiked, h: Tensor) -> Tensor:
+    parts = h.chunk(2, 1)
+    F.hardtanh_(h, -1, 1)
+    return self.out(torch.cat([parts[0], parts[1]], 1))
+
+
+def part_among_parts(self: Spiked, h: Tensor) -> Tensor:
+    parts = h.split(2, 1)
+    parts[0].relu_()
+    return self.out(torch.cat([parts[0], parts[1]], 1))
+
+
+@pytest.mark.parametrize("forward", [whole_after_parts, part_among_parts])
+def test_parts_of_an_overwritten_tensor_are_not_read_as_they_were(forward: Forward) -> None:
+    with pytest.raises(UnsupportedOperationError, match="which is used later"):
+        trace(Spiked(forward), (2,), check=False)
+
+
+def in_place_after_dropout(self: Spiked, h: Tensor) -> Tensor:
+    self.relu(self.drop(h))
+    return self.out(h)
+
+
+def flat(self: Spiked, h: Tensor) -> Tensor:
+    h = turned(h).contiguous()
+    h = F.relu_(h.flatten(1))
+    return self.out(h)
+
+
+def residual(self: Spiked, h: Tensor) -> Tensor:
+    out = F.relu(h)
+    out += h
+    return self.out(self.relu(out.view(-1, 4)))
+
+
+def parts(self: Spiked, h: Tensor) -> Tensor:
+    left, right = self.relu(h).chunk(2, 1)
+    return self.out(torch.cat([left, right], 1))
+
+
+@pytest.mark.parametrize("forward", [in_place_after_dropout, flat, residual, parts])
+def test_usual_patterns_in_place_are_traced(forward: Forward) -> None:
+    model = Spiked(forward)
+    network = trace(model, (2,))
+    x = torch.cat([SPIKE, torch.rand(20, 2, generator=torch.Generator().manual_seed(0))])
+    model.eval()
+    torch.testing.assert_close(evaluate(network, x)[network.output], model(x), rtol=1e-3, atol=1e-3)
