@@ -97,7 +97,7 @@ DOUBTFUL = {
 
 @pytest.mark.parametrize("forward", DOUBTFUL.values(), ids=DOUBTFUL)
 def test_overwriting_what_may_be_a_copy_is_refused_where_the_original_is_read_later(forward: Forward) -> None:
-    with pytest.raises(UnsupportedOperationError, match="which is used later, has or may have too.+without in-place"):
+    with pytest.raises(UnsupportedOperationError, match=r"which is used later, has or may have too.+without in-place"):
         trace(Spiked(forward), (2,), check=False)
 
 
