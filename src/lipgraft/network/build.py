@@ -47,15 +47,31 @@ def trace(
         raise SettingsError(f"input_shape must be the positive sizes of one input, got {tuple(input_shape)}.")
     check_module(model)
     with evaluated(model), full_precision():
-        traced = trace_calls(model)
-        _refresh_weights(model)
-        network = lower(traced, _random(model, _EXAMPLES, input_shape), fold)
+        network = _lowered(model, input_shape, fold)
         network = expanded(network) if expand else network
         if not products:
             _refuse_products(network)
         if check:
             _compare(network, model, _anywhere(network, model), boxes=0)
     return network
+
+
+def trace_in_double(model: nn.Module, input_shape: Sequence[int]) -> Network:
+    """The graph of `trace`, products and all, with detached numbers in double precision.
+
+    They are those that the model stores, or computes of what it stores in its own precision (quantised weights, weight
+    norm). Only what the graph itself makes of them is computed in double precision: BatchNorm and normalisation as a
+    scale and a shift, merged with the layer before.
+    """
+    check_module(model)
+    with evaluated(model), full_precision():
+        return expanded(_lowered(model, input_shape, fold=True, dtype=torch.float64)).to(dtype=torch.float64)
+
+
+def _lowered(model: nn.Module, input_shape: Sequence[int], fold: bool, dtype: torch.dtype | None = None) -> Network:
+    traced = trace_calls(model)
+    _refresh_weights(model)
+    return lower(traced, _random(model, _EXAMPLES, input_shape), fold, dtype)
 
 
 def trace_within(model: nn.Module, lower: Tensor, upper: Tensor, *, products: bool = False) -> Network:

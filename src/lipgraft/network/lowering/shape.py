@@ -108,12 +108,13 @@ def clone(build: Builder, input: Ref) -> Ref:
 
 def _conversion(name: str) -> Callable[..., Ref]:
     def handler(build: Builder, input: Ref, *args: Any, **kwargs: Any) -> Ref:
-        result = getattr(input.example, name)(*args, **kwargs)
-        if result.dtype != input.example.dtype or result.device != input.example.device:
+        example = input.example.to(build.model_dtype)
+        result = getattr(example, name)(*args, **kwargs)
+        if result.dtype != example.dtype or result.device != example.device:
             raise build.unsupported(f"it changes dtype or device; convert the whole model with .to({result.dtype})")
         if kwargs.get("memory_format") is not None:
             return replace(input)  # the same tensor or a copy, which depends on its strides
-        return input if result is input.example else replace(input, memory=object())
+        return input if result is example else replace(input, memory=object())
 
     return handler
 
@@ -126,7 +127,7 @@ for _name in ("float", "double", "to"):
 def attribute(build: Builder, input: Ref, name: str) -> Any:
     if name not in ("shape", "ndim", "dtype", "device"):
         raise build.unsupported(f"the attribute {name!r} of a tensor")
-    return getattr(input.example, name)
+    return build.model_dtype if name == "dtype" else getattr(input.example, name)
 
 
 def _question(name: str) -> Callable[..., Any]:

@@ -25,22 +25,24 @@ _signature = cache(inspect.signature)
 
 
 @torch.no_grad()
-def lower(traced: Traced, example: Tensor, fold: bool = True) -> Network:
+def lower(traced: Traced, example: Tensor, fold: bool = True, dtype: torch.dtype | None = None) -> Network:
     """The graph of an fx graph. example: (batch, *input_shape), only used for shapes; fold: see `trace`.
 
+    dtype: of the graph; by default the example's, which is the model's. What the model computes of its parameters is
+    computed in its own type in any case.
     Runs without gradients, so that tensors computed on the way are detached snapshots while parameters used directly
     stay live.
     """
-    walk = _Walk(traced, example)
+    walk = _Walk(traced, example, dtype)
     for node in traced.graph.nodes:
         walk.visit(node)
     return walk.result(fold)
 
 
 class _Walk:
-    def __init__(self, traced: Traced, example: Tensor) -> None:
+    def __init__(self, traced: Traced, example: Tensor, dtype: torch.dtype | None) -> None:
         self.traced = traced
-        self.build = Builder(traced.root, example, call_names(traced.root, traced.graph))
+        self.build = Builder(traced.root, example, call_names(traced.root, traced.graph), dtype)
         self.values: dict[fx.Node, Any] = {}
         self.output: Any = None
 
