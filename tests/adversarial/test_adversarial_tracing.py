@@ -148,3 +148,66 @@ def test_usual_patterns_in_place_are_traced(forward: Forward) -> None:
     x = torch.cat([SPIKE, torch.rand(20, 2, generator=torch.Generator().manual_seed(0))])
     model.eval()
     torch.testing.assert_close(evaluate(network, x)[network.output], model(x), rtol=1e-3, atol=1e-3)
+
+
+def beside_proxies(self: Spiked, h: Tensor) -> Tensor:
+    return self.out(h if isinstance(h, Tensor) else h.relu())
+
+
+def only_for_tensors(self: Spiked, h: Tensor) -> Tensor:
+    if not torch.is_tensor(h):
+        h = h.relu()
+    return self.out(h)
+
+
+def other_constant(self: Spiked, h: Tensor) -> Tensor:
+    """The same calls with another number, where h_0 is negative."""
+    return self.out(h.relu() - (0.0 if isinstance(h, torch.fx.Proxy) else 1.0) * (-h).relu())
+
+
+def other_operand(self: Spiked, h: Tensor) -> Tensor:
+    """The same calls with the same numbers, on another tensor."""
+    y = h.relu()
+    return self.out((h if isinstance(h, Tensor) else y) + 0.0)
+
+
+def while_traced(self: Spiked, h: Tensor) -> Tensor:
+    return self.out(h.relu() if torch.fx._symbolic_trace.is_fx_tracing() else h)
+
+
+ASKING = (beside_proxies, only_for_tensors, other_constant, other_operand, while_traced)
+
+
+@pytest.mark.parametrize("forward", ASKING)
+def test_a_forward_that_looks_at_what_its_tensors_are_is_refused(forward: Forward) -> None:
+    with pytest.raises(UnsupportedOperationError, match="makes other calls than tracing it sees"):
+        verify(Spiked(forward), X, Y, EPS)
+
+
+class Called(Spiked):
+    """What happens when it is called is not its forward."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.out(self.hidden(self.first(x).relu()))
+
+
+@pytest.mark.parametrize("kind", ["model", "implementation", "instance"])
+def test_a_module_whose_call_is_not_its_forward_is_refused(kind: str) -> None:
+    def forward(self: Spiked, h: Tensor) -> Tensor:
+        return self.out(h.relu())
+
+    model = Called(forward) if kind == "model" else Spiked(forward)
+    if kind == "implementation":
+        model.out._call_impl = model.out.forward
+    elif kind == "instance":
+        model.relu = nn.ReLU()
+        model.out._wrapped_call_impl = model.out.forward
+    with pytest.raises(UnsupportedOperationError, match="has its own __call__"):
+        trace(model, (2,), check=False)
+
+
+def test_graph_modules_and_parametrised_layers_have_calls_of_their_own() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    model = nn.Sequential(torch.fx.symbolic_trace(nn.Sequential(layer, nn.ReLU())), nn.Linear(2, 2))
+    trace(model, (2,))
+    trace(torch.fx.symbolic_trace(model), (2,))
