@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipgraft.errors import UnsupportedOperationError
+from lipgraft.attacks import attack
+from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.network import evaluate, trace
-from lipgraft.verification import verify
+from lipgraft.verification import AttackSettings, VerifySettings, verify
 
 X, Y, EPS = torch.full((1, 2), 0.5), torch.tensor([0]), 0.1
 SPIKE = torch.tensor([[0.5037, 0.5]])
@@ -211,3 +212,113 @@ def test_graph_modules_and_parametrised_layers_have_calls_of_their_own() -> None
     model = nn.Sequential(torch.fx.symbolic_trace(nn.Sequential(layer, nn.ReLU())), nn.Linear(2, 2))
     trace(model, (2,))
     trace(torch.fx.symbolic_trace(model), (2,))
+
+
+def data_replaced(self: Spiked, h: Tensor) -> Tensor:
+    """Gives h_0 the value that the graph does not see."""
+    y = h.relu()
+    y.data = h
+    return self.out(y)
+
+
+def data_written(self: Spiked, h: Tensor) -> Tensor:
+    h.data.relu_()
+    return self.out(h)
+
+
+def columns(self: Spiked, h: Tensor) -> Tensor:
+    h[:, 0] = h[:, 0].relu()
+    return self.out(h)
+
+
+def masked(self: Spiked, h: Tensor) -> Tensor:
+    h[h < 0] = 0.0
+    return self.out(h)
+
+
+def into_a_column(self: Spiked, h: Tensor) -> Tensor:
+    h[:, 0].relu_()
+    return self.out(h)
+
+
+def into_a_view(self: Spiked, h: Tensor) -> Tensor:
+    h.view(-1, 4).relu_()
+    return self.out(h)
+
+
+def into_an_expanded_view(self: Spiked, h: Tensor) -> Tensor:
+    h.unsqueeze(1).expand(-1, 1, 4).relu_()
+    return self.out(h)
+
+
+def into_out(self: Spiked, h: Tensor) -> Tensor:
+    torch.mul(h, 1.0, out=h)
+    return self.out(h)
+
+
+def into_a_weight(self: Spiked, h: Tensor) -> Tensor:
+    F.relu(self.out.weight, True)
+    return self.out(h)
+
+
+def into_a_view_of_a_weight(self: Spiked, h: Tensor) -> Tensor:
+    F.relu_(self.out.weight.detach()[0])
+    return self.out(h)
+
+
+def counting(self: Spiked, h: Tensor) -> Tensor:
+    """Another function once it has been called often enough."""
+    self.calls += 1
+    return self.out(torch.clamp_max(self.calls, 4) * 0.0 + h * (self.calls + 1) / (self.calls + 1))
+
+
+WRITING = (data_replaced, data_written, columns, masked, into_a_column, into_a_view, into_an_expanded_view, into_out,
+           into_a_weight, into_a_view_of_a_weight, counting)  # fmt: skip
+
+
+@pytest.mark.parametrize("forward", WRITING)
+def test_other_ways_of_writing_into_tensors_are_refused(forward: Forward) -> None:
+    model = Spiked(forward)
+    model.register_buffer("calls", torch.zeros(()))
+    with pytest.raises(UnsupportedOperationError):
+        verify(model, X, Y, EPS)
+
+
+def test_a_layer_of_which_a_function_was_replaced_is_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(4, 2))
+    plain = model[0]._conv_forward
+    model[0]._conv_forward = lambda x, weight, bias: plain(x, weight, bias).relu()  # type: ignore[method-assign]
+    with pytest.raises(UnsupportedOperationError, match="has its own _conv_forward instead of its class's"):
+        trace(model, (1, 2, 2), check=False)
+
+
+class Squeezed(Spiked):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze()
+
+
+def test_a_model_that_drops_the_batch_axis_of_a_single_input_is_refused() -> None:
+    model = Squeezed(lambda self, h: self.out(h))
+    with pytest.raises(UnsupportedOperationError, match=r"returns shape \(2,\).+depends on the batch size"):
+        trace(model, (2,))
+    with pytest.raises(UnsupportedOperationError, match="depends on the batch size"):
+        verify(model, X, Y, EPS)
+    with pytest.raises(SettingsError, match=r"got \(2,\) for one image"):
+        attack(model, X, Y, EPS)
+
+
+def without_gradient(self: Spiked, h: Tensor) -> Tensor:
+    with torch.no_grad():
+        return self.out(h)
+
+
+@pytest.mark.parametrize("forward", [without_gradient, lambda self, h: self.out(h).detach()])
+def test_a_model_without_gradients_is_proved_without_attacks(forward: Forward) -> None:
+    model = Spiked(forward)
+    with pytest.raises(SettingsError, match="remove torch"):
+        attack(model, X, Y, EPS)
+    with pytest.raises(SettingsError, match="restarts: 0"):
+        verify(model, X, Y, EPS)
+    settings = VerifySettings(attack=AttackSettings(restarts=0))
+    assert verify(model, X, Y, EPS, settings=settings)[0].status == "falsified"
+    assert verify(model, X, Y, 1e-3, settings=settings)[0].status == "verified"

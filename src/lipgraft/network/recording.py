@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network.calls import Traced
+from lipgraft.network.calls import Traced, flat
 
 _COMPARED = (bool, int, float, str, slice, type(None))
 
@@ -35,30 +35,18 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if any(id(value) in self._depends for value in _flat((args, kwargs))):
-            tensors = [value for value in _flat(result) if isinstance(value, Tensor)]
+        if any(id(value) in self._depends for value in flat((args, kwargs))):
+            tensors = [value for value in flat(result) if isinstance(value, Tensor)]
             self._depends.update((id(tensor), tensor) for tensor in tensors)
             name = getattr(func, "__name__", str(func))
             if name != "__get__" and (tensors or result is None):
-                self.calls.append((name.strip("_"), [self._entry(value) for value in _flat((args, kwargs, tensors))]))
+                self.calls.append((name.strip("_"), [self._entry(value) for value in flat((args, kwargs, tensors))]))
         return result
 
     def _entry(self, value: object) -> object:
         if id(value) in self._depends:
             return self._numbers.setdefault(id(value), _Of(len(self._numbers)))
         return value
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    """The values inside tuples, lists and dictionaries; of a dictionary in the order of its keys."""
-    if isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _flat(part)
-    elif isinstance(value, dict):
-        for key in sorted(value):
-            yield from _flat(value[key])
-    else:
-        yield value
 
 
 def check_calls(traced: Traced, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import os
 import sys
@@ -92,11 +93,18 @@ def _check_visible(root: nn.Module, tracer: _Tracer) -> None:
                 f"{which} ({type(module).__name__}) has its own __call__, which tracing does not see; write what it "
                 "does into forward."
             )
-        if "forward" in vars(module):
+        own = _own_function(module, among=None if tracer.is_leaf_module(module, name) else "forward")
+        if own is not None:
             raise UnsupportedOperationError(
-                f"{which} ({type(module).__name__}) has its own forward instead of its class's, which tracing "
+                f"{which} ({type(module).__name__}) has its own {own} instead of its class's, which tracing "
                 "does not see; write it into the forward of a module class."
             )
+
+
+def _own_function(module: nn.Module, among: str | None) -> str | None:
+    """A function of the module's class that the module itself has replaced. among: look at this one alone."""
+    replaced = (name for name in vars(module) if inspect.isfunction(getattr(type(module), name, None)))
+    return next((name for name in replaced if among in (None, name)), None)
 
 
 def _own_call(module: nn.Module) -> bool:

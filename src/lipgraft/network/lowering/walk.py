@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network.calls import Traced
+from lipgraft.network.calls import Traced, flat
 from lipgraft.network.graph import Network
 from lipgraft.network.lowering.builder import Builder, Ref
 from lipgraft.network.lowering.naming import call_names, find_lowering
@@ -87,11 +87,16 @@ class _Walk:
         target: Any = node.target
         if args and isinstance(args[0], Tensor) and _writes(node):
             raise self.build.unsupported("it would overwrite a constant of the model")
+        constants = [t for t in _tensors((args, kwargs)) if not t.is_inference()]
+        versions = [t._version for t in constants]
         if node.op == "call_module":
             target = self.traced.root.get_submodule(target)
         elif node.op == "call_method":
             target, args = getattr(args[0], target), args[1:]
-        return target(*args, **kwargs)
+        result = target(*args, **kwargs)
+        if versions != [t._version for t in constants]:
+            raise self.build.unsupported("it overwrites a constant of the model")
+        return result
 
     def _symbolic(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lowering = find_lowering(self.traced.root, node)
@@ -136,9 +141,7 @@ class _Walk:
 
 def _shares(value: Any, memory: object) -> bool:
     """Whether the value, or a part of it, has or may have this memory."""
-    if isinstance(value, (tuple, list)):
-        return any(_shares(part, memory) for part in value)
-    return isinstance(value, Ref) and value.memory is memory
+    return any(isinstance(part, Ref) and part.memory is memory for part in flat(value))
 
 
 def _writes(node: fx.Node) -> bool:
@@ -150,8 +153,8 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _has_ref(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_has_ref(v) for v in value)
-    if isinstance(value, dict):
-        return any(_has_ref(v) for v in value.values())
-    return isinstance(value, Ref)
+    return any(isinstance(part, Ref) for part in flat(value))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [part for part in flat(value) if isinstance(part, Tensor)]
