@@ -176,7 +176,14 @@ def while_traced(self: Spiked, h: Tensor) -> Tensor:
     return self.out(h.relu() if torch.fx._symbolic_trace.is_fx_tracing() else h)
 
 
-ASKING = (beside_proxies, only_for_tensors, other_constant, other_operand, while_traced)
+def asking_rarely(self: Spiked, h: Tensor) -> Tensor:
+    """Does what the graph does, but in the spike."""
+    if isinstance(h, Tensor) and h.tolist()[0][0] < 0:
+        return self.out(h)
+    return self.out(h.relu())
+
+
+ASKING = (asking_rarely, beside_proxies, only_for_tensors, other_constant, other_operand, while_traced)
 
 
 @pytest.mark.parametrize("forward", ASKING)

@@ -11,6 +11,11 @@ from torch.overrides import TorchFunctionMode
 from lipgraft.errors import UnsupportedOperationError
 from lipgraft.network.calls import Traced, flat
 
+# What they answer is the same for all inputs of a shape, and fx puts them where their answers are first used.
+_QUESTIONS = frozenset({
+    "__get__", "size", "dim", "ndimension", "numel", "nelement", "stride", "is_contiguous", "is_floating_point",
+    "is_complex", "element_size", "get_device", "__len__", "__repr__", "__format__",
+})  # fmt: skip
 _COMPARED = (bool, int, float, str, slice, type(None))
 
 
@@ -21,7 +26,7 @@ class _Of(int):
 class _Recorder(TorchFunctionMode):
     """calls: (name of the function, its arguments and results, flat) of every call that the input takes part in.
 
-    Questions for shapes and the like are left out: fx puts them where their answers are first used.
+    Questions for shapes and the like are left out.
     """
 
     def __init__(self, x: Tensor) -> None:
@@ -39,7 +44,7 @@ class _Recorder(TorchFunctionMode):
             tensors = [value for value in flat(result) if isinstance(value, Tensor)]
             self._depends.update((id(tensor), tensor) for tensor in tensors)
             name = getattr(func, "__name__", str(func))
-            if name != "__get__" and (tensors or result is None):
+            if name not in _QUESTIONS:
                 self.calls.append((name.strip("_"), [self._entry(value) for value in flat((args, kwargs, tensors))]))
         return result
 
