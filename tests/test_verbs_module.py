@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import lipgraft as lg
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network import evaluated, full_precision, trace
+from lipgraft.network import Builder, Ref, evaluated, full_precision, lowers_module, trace
 from lipgraft.sensitivity import LipschitzSettings
 from lipgraft.verification import AttackSettings, Limits, VerifySettings, verify_stream
 
@@ -254,15 +254,29 @@ def test_a_module_that_overwrites_its_input_is_given_a_copy(kind: str) -> None:
 # --- what tracing does not see
 
 
-class Trigger(nn.Sequential):
-    """Another function near grey images, which no hook and no branch in the traced forward shows."""
+class Turned(nn.Module):
+    """The logits, but near grey images in reverse order."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        logits = super().__call__(x)
-        if isinstance(x, torch.fx.Proxy):
-            return logits
+    def forward(self, x: Tensor, logits: Tensor) -> Tensor:
         near = (x.flatten(1) - 0.5).abs().amax(1, keepdim=True) < 0.01
         return torch.where(near, logits.flip(1), logits)
+
+
+@lowers_module(Turned)
+def wrong(build: Builder, module: Turned, x: Ref, logits: Ref) -> Ref:
+    """Forgets the reverse order."""
+    return logits
+
+
+class Trigger(nn.Module):
+    """Another function near grey images, which no hook and no call in the forward shows."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.turned = nn.Sequential(*layers), Turned()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.turned(x, self.layers(x))
 
 
 @pytest.mark.parametrize("verb", ["bound", "verify", "lipschitz jacobian", "lipschitz sampled"])

@@ -11,7 +11,7 @@ import lipgraft as lg
 from lipgraft import models
 from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.grafting import GraftedActivation, apply, masks_of
-from lipgraft.network import evaluate, trace
+from lipgraft.network import activation_calls, evaluate, trace
 
 SHAPE = (1, 6, 6)
 
@@ -202,6 +202,65 @@ def test_an_in_place_activation_whose_input_is_read_elsewhere_is_refused():
 
     with pytest.raises(UnsupportedOperationError, match="act overwrites its input in place"):
         apply(Shared(), {"act": torch.ones(3, dtype=torch.bool)})
+
+
+class Aliased(nn.Module):
+    """Two linear layers with an activation in place between them; rest: what happens from the first one's result on."""
+
+    def __init__(self, rest):
+        super().__init__()
+        self.fc, self.act, self.out, self.drop = nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2), nn.Dropout()
+        self.rest = rest
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rest(self, self.fc(x))
+
+
+def act_and_old_parts(self, h):
+    left, right = h.chunk(2, 1)
+    y = self.act(h)
+    return self.out(y + torch.cat([left, right], 1))
+
+
+READ_LATER = {
+    "through dropout": lambda self, h: self.out(self.act(self.drop(h)) + h),
+    "through a view": lambda self, h: self.out(F.relu_(h.view(h.size(0), -1)) + h),
+    "through a reshape": lambda self, h: self.out(F.relu(h.reshape(-1, 2, 2), inplace=True).flatten(1) + h),
+    "its parts": act_and_old_parts,
+    "as a statement": lambda self, h: (self.act(h), self.out(h))[1],
+    "after a sum in place": lambda self, h: self.out(self.act(h.add_(1.0)) + h),
+}
+
+
+@pytest.mark.parametrize("rest", READ_LATER.values(), ids=READ_LATER)
+def test_an_in_place_activation_whose_memory_is_read_under_another_name_is_refused(rest):
+    model = Aliased(rest).eval()
+    ((name, _),) = activation_calls(model)
+    with pytest.raises(UnsupportedOperationError, match="overwrites its input in place"):
+        apply(model, {name: torch.zeros(4, dtype=torch.bool)})
+
+
+def act_and_sum(self, h):
+    n = h.size(0)
+    out = h * 2
+    out += h
+    return self.out(self.act(self.drop(out)).view(n, -1))
+
+
+NOT_READ_LATER = {
+    "as usual": lambda self, h: self.out(self.act(h)),
+    "after dropout and a view": lambda self, h: self.out(self.act(self.drop(h).view(h.shape[0], -1))),
+    "a shortcut": act_and_sum,
+    "of a copy": lambda self, h: self.out(self.act(h.clone()) + h),
+}
+
+
+@pytest.mark.parametrize("rest", NOT_READ_LATER.values(), ids=NOT_READ_LATER)
+def test_an_empty_mask_on_an_activation_in_place_leaves_the_function(rest):
+    model = Aliased(rest).eval()
+    new = apply(model, {"act": torch.zeros(4, dtype=torch.bool)}).eval()
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(new(x), model(x))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the exporter that needs no further package warns of its age

@@ -126,7 +126,6 @@ IMAGE_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "unpacked shape": unpacked_shape,
     "reshape": lambda x: torch.reshape(x, (-1, 4 * 36)),
     "squeeze": lambda x: F.adaptive_avg_pool2d(x, 1).squeeze(-1).squeeze(2),
-    "squeeze all": lambda x: torch.squeeze(F.adaptive_avg_pool2d(x, 1)),
     "index of size one": lambda x: F.adaptive_avg_pool2d(x, 1)[:, :, 0, 0],
     "unsqueeze": lambda x: x.unsqueeze(1).flatten(1, 2),
     "transpose": lambda x: x.transpose(1, 2),

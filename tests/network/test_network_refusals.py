@@ -91,7 +91,7 @@ def test_overwriting_memory_that_has_another_shape_elsewhere_is_refused() -> Non
         z.relu_()
         return flat
 
-    with pytest.raises(UnsupportedOperationError, match="overwrites the memory of 'flatten'"):
+    with pytest.raises(UnsupportedOperationError, match="overwrites memory that 'flatten'"):
         trace(function(forward), (2, 2), check=False)
 
 

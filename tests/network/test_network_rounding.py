@@ -106,7 +106,7 @@ class TwoNeurons(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.second(self.first(x).relu())
-        return y if isinstance(x, torch.fx.Proxy) else y + self.unseen * torch.tensor([1.0, 0.0])
+        return y + (0.0 if isinstance(x, torch.fx.Proxy) else self.unseen) * torch.tensor([1.0, 0.0])
 
 
 def test_a_large_neuron_does_not_hide_an_untraced_change_of_an_output_that_does_not_read_it() -> None:

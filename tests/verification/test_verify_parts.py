@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipgraft import models
@@ -27,7 +28,7 @@ from lipgraft.box import Box
 from lipgraft.errors import SettingsError
 from lipgraft.grafting.activation import GraftedActivation
 from lipgraft.models.layers import Normalise
-from lipgraft.network import Activation, Conv, Linear, Network, evaluate, trace
+from lipgraft.network import Activation, Conv, Graft, Linear, Network, Scale, evaluate, trace
 from lipgraft.verification import BRANCHING, BranchSettings, VerifySettings, api, stages, verify
 from lipgraft.verification.branch_and_bound.branching import Step, branching_named
 from lipgraft.verification.branch_and_bound.counterexamples import worst_rows
@@ -408,11 +409,15 @@ def test_memory_that_the_driver_lacks_is_no_failure_of_the_device() -> None:
     assert in_halves([1, 2], work, lambda items, why: [why]) == ["done", "memory"]
 
 
-def test_graphs_with_other_numbers_are_not_alike_even_beside_nan() -> None:
-    one, other = torch.tensor([float("nan"), 1.0]), torch.tensor([float("nan"), 2.0])
+def test_graphs_with_other_shapes_masks_or_places_are_not_alike() -> None:
+    one, other = torch.tensor([True, False]), torch.tensor([True, True])
     assert _alike_values(one, one.clone())
     assert not _alike_values(one, other)
-    assert not _alike_values(one, torch.tensor([0.0, 1.0]))
+    assert _alike_values(torch.rand(2), torch.rand(2))
+    assert not _alike_values(torch.rand(2), torch.rand(3))
+    line = torch.zeros(2)
+    assert _alike_values(Graft(one, line, line), Graft(one.clone(), line + 1, line))
+    assert not _alike_values(Graft(one, line, line), Graft(other, line, line))
 
 
 def test_hidden_neurons_are_optimised_for_images_alone_that_optimised_margins_leave_open(
@@ -467,6 +472,53 @@ def test_margins_that_are_proved_are_not_optimised_again_with_better_hidden_neur
 def test_a_proof_computes_with_the_stored_numbers_folded_in_double_precision(normalised: bool) -> None:
     normalise = [Normalise([0.3], [0.7])] if normalised else []  # as a factor, one that float32 has to round
     model = nn.Sequential(*normalise, nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    job = Job.of(model, torch.rand(1, 1, 2, 2), torch.tensor([0]), 0.1, 0.0, 1.0, VerifySettings())
+    assert job.proof is not None
+    x = torch.rand(3, 1, 2, 2, dtype=torch.float64)
+    y = evaluate(job.proof, x)[job.proof.output]
+    torch.testing.assert_close(y, copy.deepcopy(model).double()(x), rtol=1e-12, atol=1e-12)
+
+
+class Stored(nn.Module):
+    """logits (c - q relu(x), 0), with a weight q that the forward computes of what it stores."""
+
+    def __init__(self, weight: Callable[[nn.Module], Tensor], w: Tensor) -> None:
+        super().__init__()
+        self.w, self.weight = nn.Parameter(w), weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.relu(), self.weight(self)) + 0.1
+
+
+COMPUTED: dict[str, Callable[[nn.Module], Tensor]] = {
+    "quantised": lambda model: torch.round(model.w * 32767) / 32767,
+    "low rank": lambda model: model.w @ model.w,
+    "normalised": lambda model: model.w / model.w.norm(),
+    "centred": lambda model: model.w - model.w.mean(),
+}
+
+
+@pytest.mark.parametrize("weight", COMPUTED.values(), ids=COMPUTED)
+def test_a_proof_computes_with_the_numbers_that_the_model_computes(
+    weight: Callable[[nn.Module], Tensor], generator: torch.Generator
+) -> None:
+    model = Stored(weight, torch.rand(3, 3, generator=generator))
+    job = Job.of(model, torch.rand(1, 3), torch.tensor([0]), 0.1, 0.0, 1.0, VerifySettings())
+    assert job.proof is not None
+    (linear,) = (node for node in job.proof.nodes if isinstance(node, Linear))
+    (scale,) = (node for node in job.proof.nodes if isinstance(node, Scale))
+    assert linear.weight.dtype == torch.float64
+    assert torch.equal(linear.weight, weight(model).detach().double())
+    assert torch.equal(scale.shift, torch.tensor(0.1).double())
+
+
+def test_a_batchnorm_is_folded_in_double_precision_even_where_its_terms_cancel(generator: torch.Generator) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2, 2)).eval()
+    bias, norm = model[0].bias, model[1]
+    with torch.no_grad():
+        norm.running_mean.copy_(bias + 1e-7)
+        norm.running_var.uniform_(0.1, 2.0, generator=generator)
+        norm.weight.uniform_(-30.0, 30.0, generator=generator)
     job = Job.of(model, torch.rand(1, 1, 2, 2), torch.tensor([0]), 0.1, 0.0, 1.0, VerifySettings())
     assert job.proof is not None
     x = torch.rand(3, 1, 2, 2, dtype=torch.float64)

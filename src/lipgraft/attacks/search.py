@@ -143,14 +143,25 @@ def search(
     return Search(run.x, run.broken, run.margin, not run.late)
 
 
-def _check_shape(model: nn.Module, x: Tensor) -> None:
-    """Refuse images that the model cannot take. x: (1, *shape)."""
+def _check_one(model: nn.Module, x: Tensor) -> None:
+    """Refuse images that the model cannot take, and models that gradients cannot be taken of. x: (1, *shape)."""
     try:
-        call(model, x)
+        with torch.enable_grad():
+            logits = call(model, x.detach().requires_grad_())
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise SettingsError(f"the model cannot take images of shape {tuple(x.shape[1:])}: {error}.") from error
+    if logits.ndim != 2 or len(logits) != 1 or logits.shape[1] < 2:
+        raise SettingsError(
+            f"an attack needs logits of shape (B, n) with n >= 2, got {tuple(logits.shape)} for one image; where a "
+            "squeeze() in forward drops an axis of size one, name the axis."
+        )
+    if not logits.requires_grad:
+        raise SettingsError(
+            "an attack needs the gradient of the logits by the image, and they have none; remove torch.no_grad(), "
+            "detach() and the like from forward, or verify without attacks (restarts: 0 in the attack's settings)."
+        )
 
 
 def default_batch(device: torch.device) -> int:
@@ -183,7 +194,7 @@ class _Run:
         self.centre, self.x = x, x.clone()
         with torch.no_grad():
             if len(x):
-                _check_shape(self.model, x[:1])
+                _check_one(self.model, x[:1])
             parts = [call(self.model, part) for part in torch.split(x, self.batch)]
             logits = torch.cat(parts) if len(x) else x.new_zeros(0, 2)
         if logits.ndim != 2 or logits.shape[1] < 2:

@@ -17,7 +17,15 @@ from lipgraft.grafting.graph import input_shape_of, traced
 from lipgraft.inputs import reals
 from lipgraft.network import activation_calls, like
 from lipgraft.network.graph import Shape
+from lipgraft.network.lowering import affine, arithmetic, normalise, pooling
+from lipgraft.network.lowering import shape as moves
 from lipgraft.network.lowering.activations import in_place
+from lipgraft.network.lowering.naming import find_lowering
+
+# Lowerings of operations whose result is always a new tensor, by where they are, and one by one.
+_NEW = (affine.__name__, arithmetic.__name__, pooling.__name__)
+_ALSO_NEW = (normalise.batch_norm_module, normalise.batch_norm, moves.cat, moves.clone)
+_QUESTIONS = ("size", "dim", "ndimension", "numel")
 
 
 def apply(
@@ -103,7 +111,7 @@ def _check_in_place(graph: fx.GraphModule, calls: Mapping[str, fx.Node]) -> None
     for name, call in calls.items():
         if overwrites_shared_input(graph, call):
             raise UnsupportedOperationError(
-                f"activation {name} overwrites its input in place and that input is read elsewhere too; "
+                f"activation {name} overwrites its input in place and that input is, or may be, read elsewhere too; "
                 "write this part of the forward without in-place operations."
             )
 
@@ -152,8 +160,51 @@ def called_once(graph: fx.GraphModule, call: fx.Node) -> bool:
 
 
 def overwrites_shared_input(graph: fx.GraphModule, call: fx.Node) -> bool:
-    """Whether the call writes over a tensor that something else reads too; a graft never writes over its input."""
-    return _in_place(graph, call) and len(_argument(call, 0, "input", None).users) > 1
+    """Whether the call writes over memory that something else may read later; a graft never writes over its input."""
+    if not _in_place(graph, call):
+        return False
+    order = {node: i for i, node in enumerate(graph.graph.nodes)}
+    same = _same_memory(graph, call)
+    return any(order[user] > order[call] and not _asks(user) for node in same for user in node.users)
+
+
+def _same_memory(graph: fx.GraphModule, call: fx.Node) -> set[fx.Node]:
+    """The tensors, but for the call's own result, that may share memory with what the call writes over."""
+    links: dict[fx.Node, set[fx.Node]] = {node: set() for node in graph.graph.nodes}
+    for node in graph.graph.nodes:
+        for source in _may_return(graph, node) if node is not call else ():
+            links[node].add(source)
+            links[source].add(node)
+    found: set[fx.Node] = set()
+    reached = [_argument(call, 0, "input", None)]
+    while reached:
+        node = reached.pop()
+        if node not in found:
+            found.add(node)
+            reached.extend(links[node])
+    return found
+
+
+def _may_return(graph: fx.GraphModule, call: fx.Node) -> list[fx.Node]:
+    """The arguments of which the call's result may be a part or another name."""
+    if call.op not in ("call_module", "call_function", "call_method") or _asks(call):
+        return []
+    lowering = find_lowering(graph, call)
+    if lowering is None:
+        return call.all_input_nodes
+    if lowering.activation:
+        new = not _in_place(graph, call)
+    else:
+        new = not lowering.in_place and (lowering.handler.__module__ in _NEW or lowering.handler in _ALSO_NEW)
+    if new:
+        return []
+    first = _argument(call, 0, "input", None)
+    return [first] if isinstance(first, fx.Node) else call.all_input_nodes
+
+
+def _asks(call: fx.Node) -> bool:
+    """Whether the call asks for a shape or the like."""
+    return call.target is getattr or (call.op == "call_method" and call.target in _QUESTIONS)
 
 
 def rewrite(graph: fx.GraphModule, calls: Mapping[str, fx.Node], grafts: Mapping[str, nn.Module]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.nn.functional as F
@@ -93,7 +93,7 @@ class Moved(nn.Module):
 
 @lowers_module(Moved)
 def moved(build: Builder, module: Moved, input: Ref) -> Ref:
-    return build.pick(input, module.index.cpu(), module.shape)
+    return replace(build.pick(input, module.index.cpu(), module.shape), memory=object())
 
 
 class Sum(nn.Module):

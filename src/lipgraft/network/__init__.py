@@ -1,7 +1,7 @@
 """Any nn.Module of the supported set as a small graph of affine nodes and activations."""
 
 from lipgraft.network.activations import activation_calls
-from lipgraft.network.build import agree, trace, trace_within
+from lipgraft.network.build import agree, trace, trace_in_double, trace_within
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.evaluation import call, evaluated, known_input_shape, like, subject
 from lipgraft.network.graph import (
@@ -74,5 +74,6 @@ __all__ = [
     "subject",
     "trace",
     "trace_fx",
+    "trace_in_double",
     "trace_within",
 ]

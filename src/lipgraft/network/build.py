@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from lipgraft.errors import SettingsError, UnsupportedOperationError
+from lipgraft.network.calls import Traced
 from lipgraft.network.evaluate import evaluate
 from lipgraft.network.evaluation import call, check_module, evaluated, like
 from lipgraft.network.graph import Graft, Network, Planar
 from lipgraft.network.lowering import lower
 from lipgraft.network.precision import full_precision
+from lipgraft.network.recording import check_calls
 from lipgraft.network.rewrite import expanded
 from lipgraft.network.rounding import last_rounding, rounding_tolerance
 from lipgraft.network.tracing import RECOMPUTE_WEIGHTS, trace_calls
@@ -47,23 +49,48 @@ def trace(
         raise SettingsError(f"input_shape must be the positive sizes of one input, got {tuple(input_shape)}.")
     check_module(model)
     with evaluated(model), full_precision():
-        traced = trace_calls(model)
-        _refresh_weights(model)
-        network = lower(traced, _random(model, _EXAMPLES, input_shape), fold)
+        traced, network = _lowered(model, input_shape, fold)
         network = expanded(network) if expand else network
         if not products:
             _refuse_products(network)
         if check:
             _compare(network, model, _anywhere(network, model), boxes=0)
+            _check_one(network, traced)
     return network
+
+
+def trace_in_double(model: nn.Module, input_shape: Sequence[int]) -> Network:
+    """The graph of `trace`, products and all, with detached numbers in double precision.
+
+    They are those that the model stores, or computes of what it stores in its own precision (quantised weights, weight
+    norm). Only what the graph itself makes of them is computed in double precision: BatchNorm and normalisation as a
+    scale and a shift, merged with the layer before.
+    """
+    check_module(model)
+    with evaluated(model), full_precision():
+        _, network = _lowered(model, input_shape, fold=True, dtype=torch.float64)
+        return expanded(network).to(dtype=torch.float64)
+
+
+def _lowered(
+    model: nn.Module, input_shape: Sequence[int], fold: bool, dtype: torch.dtype | None = None
+) -> tuple[Traced, Network]:
+    traced = trace_calls(model)
+    _refresh_weights(model)
+    return traced, lower(traced, _random(model, _EXAMPLES, input_shape), fold, dtype)
 
 
 def trace_within(model: nn.Module, lower: Tensor, upper: Tensor, *, products: bool = False) -> Network:
     """The graph of a model that is asked about boxes: `trace` and `agree`, with one comparison for both."""
-    network = trace(model, tuple(lower.shape[1:]), check=False, products=products)
+    check_module(model)
     with evaluated(model), full_precision():
+        traced, network = _lowered(model, tuple(lower.shape[1:]), fold=True)
+        network = expanded(network)
+        if not products:
+            _refuse_products(network)
         points = _points(model, lower, upper)
         _compare(network, model, torch.cat([points, _anywhere(network, model)]), boxes=len(points))
+        _check_one(network, traced)
     return network
 
 
@@ -151,6 +178,26 @@ def _compare(network: Network, model: nn.Module, x: Tensor, boxes: int) -> None:
         raise UnsupportedOperationError(
             f"the traced graph differs from the model by up to {worst:.3g} {where}; forward must be a deterministic "
             "function of its input alone, without hooks that change values."
+        )
+
+
+@torch.no_grad()
+def _check_one(network: Network, traced: Traced) -> None:
+    """A single input goes through the model as it goes through the graph: to a vector, by the same calls."""
+    x = _random(traced.root, 1, network.input_shape)
+    shape: Sequence[int] = ()
+    why = ""
+    try:
+        shape = check_calls(traced, x).shape
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        why = f" ({error})"
+    if shape != (1, *network.output_shape):
+        got = f"fails{why}" if why else f"returns shape {tuple(shape)}"
+        raise UnsupportedOperationError(
+            f"for a single input the model {got} where the traced graph returns {(1, *network.output_shape)}; its "
+            "forward depends on the batch size."
         )
 
 

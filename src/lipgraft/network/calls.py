@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,3 +27,15 @@ class Traced:
     def attribute(self, name: str) -> Any:
         """The parameter, buffer or constant of this dotted name."""
         return self.constants[name] if name in self.constants else operator.attrgetter(name)(self.root)
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """The values inside tuples, lists and dictionaries; of a dictionary in the order of its keys."""
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            yield from flat(part)
+    elif isinstance(value, dict):
+        for key in sorted(value, key=str):
+            yield from flat(value[key])
+    else:
+        yield value

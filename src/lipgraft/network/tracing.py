@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import os
 import sys
@@ -25,6 +26,8 @@ from lipgraft.network.lowering.registry import module_lowering
 _TORCH = os.path.dirname(torch.__file__)
 # Hooks before a layer's forward that do nothing but to compute its weights, which are read after they have run.
 RECOMPUTE_WEIGHTS = (BasePruningMethod, SpectralNorm, WeightNorm)
+# What runs when a module is called, and then calls its forward.
+_CALLS = ("__call__", "_call_impl", "_wrapped_call_impl")
 
 
 class _Proxy(fx.Proxy):
@@ -85,11 +88,30 @@ def _check_visible(root: nn.Module, tracer: _Tracer) -> None:
                 f"{which} has forward hooks, which may change its result and which tracing does not see; remove them, "
                 "or write what they do into a module's forward."
             )
-        if "forward" in vars(module):
+        if _own_call(module):
             raise UnsupportedOperationError(
-                f"{which} ({type(module).__name__}) has its own forward instead of its class's, which tracing "
+                f"{which} ({type(module).__name__}) has its own __call__, which tracing does not see; write what it "
+                "does into forward."
+            )
+        own = _own_function(module, among=None if tracer.is_leaf_module(module, name) else "forward")
+        if own is not None:
+            raise UnsupportedOperationError(
+                f"{which} ({type(module).__name__}) has its own {own} instead of its class's, which tracing "
                 "does not see; write it into the forward of a module class."
             )
+
+
+def _own_function(module: nn.Module, among: str | None) -> str | None:
+    """A function of the module's class that the module itself has replaced. among: look at this one alone."""
+    replaced = (name for name in vars(module) if inspect.isfunction(getattr(type(module), name, None)))
+    return next((name for name in replaced if among in (None, name)), None)
+
+
+def _own_call(module: nn.Module) -> bool:
+    """Whether calling the module is more than its class's forward, between hooks. fx makes a class of each graph."""
+    own = [*vars(module), *(name for kind in type(module).__mro__ if kind is not nn.Module for name in vars(kind))]
+    allowed = ("__call__", "_wrapped_call") if isinstance(module, fx.GraphModule) else ()
+    return any(name in own and name not in allowed for name in _CALLS)
 
 
 def trace_calls(model: nn.Module) -> Traced:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -29,14 +28,12 @@ from lipgraft.network import (
     normalises,
     subject,
     trace,
+    trace_in_double,
 )
 from lipgraft.rounding import within
 from lipgraft.verification.certificate import Drafts
 from lipgraft.verification.settings import VerifySettings
 from lipgraft.verification.verdict import Ledger
-
-ROUNDED = 1e-4
-"""Share of a tensor's largest number by which folding in another precision may change it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,9 +171,8 @@ def _drafts(proof: Network | None, settings: VerifySettings, box: Box, y: Tensor
 def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
     """The graph that proofs are made with, in double precision.
 
-    Folding BatchNorm and normalisation rounds. A proof about real numbers folds in double precision, from the stored
-    numbers; one about float32 speaks of the graph with the float32 weights, and so does one of a model that cannot be
-    traced in double precision alike.
+    Folding BatchNorm and normalisation rounds. A proof about real numbers folds in double precision, from the numbers
+    that the model stores or computes; one about float32 speaks of the graph with the float32 weights.
     """
     if speaks_of == "float32" and normalises(model):
         raise SettingsError(
@@ -184,15 +180,14 @@ def _in_double(model: nn.Module, network: Network, speaks_of: str) -> Network:
             "steps than its folded form; fold it first, with lipgraft.models.fold_batchnorm(model) or"
             " by `lipgraft export`."
         )
-    same = _as_computed(network).to(dtype=torch.float64)
+    same = _as_computed(network, like(network).dtype).to(dtype=torch.float64)
     if speaks_of == "float32" or like(network).dtype == torch.float64 or _as_stored(model, network):
         return same
     try:
-        stored = copy.deepcopy(model).double()
-        again = kinks_at_zero(trace(stored, network.input_shape, check=False, products=True))
-    except (UnsupportedOperationError, RuntimeError, TypeError):
+        again = trace_in_double(model, network.input_shape).to(device=like(network).device)
+    except (UnsupportedOperationError, RuntimeError, TypeError):  # by a lowering of the user's own
         return same
-    again = _as_computed(again, like(network).dtype).to(device=like(network).device, dtype=torch.float64)
+    again = kinks_at_zero(_as_computed(again, like(network).dtype))
     return again if _alike(again, same) else same
 
 
@@ -204,9 +199,8 @@ def _as_stored(model: nn.Module, network: Network) -> bool:
     return all(part.untyped_storage().data_ptr() in own for part in parts if isinstance(part, Tensor))
 
 
-def _as_computed(network: Network, dtype: torch.dtype | None = None) -> Network:
+def _as_computed(network: Network, dtype: torch.dtype) -> Network:
     """The graph with the parameters of its curves, as a leaky slope, rounded to the type that the model computes in."""
-    dtype = dtype or like(network).dtype
 
     def rounded(node: Node) -> Node:
         if not isinstance(node, Activation):
@@ -219,7 +213,7 @@ def _as_computed(network: Network, dtype: torch.dtype | None = None) -> Network:
 
 
 def _alike(one: Network, other: Network) -> bool:
-    """Whether two graphs have the same nodes and, but for rounding, the same numbers."""
+    """Whether two graphs of one model have the same nodes; their numbers may be rounded differently."""
     if one.output != other.output or len(one.nodes) != len(other.nodes):
         return False
     return all(_alike_nodes(a, b) for a, b in zip(one.nodes, other.nodes, strict=True))
@@ -228,29 +222,17 @@ def _alike(one: Network, other: Network) -> bool:
 def _alike_nodes(a: Node, b: Node) -> bool:
     if type(a) is not type(b) or vars(a).keys() != vars(b).keys():
         return False
-    for name, value in vars(a).items():
-        other = vars(b)[name]
-        if isinstance(value, Graft) and isinstance(other, Graft):
-            pairs = [(vars(value)[key], vars(other)[key]) for key in vars(value)]
-        else:
-            pairs = [(value, other)]
-        if not all(_alike_values(x, y) for x, y in pairs):
-            return False
-    return True
+    return all(_alike_values(value, vars(b)[name]) for name, value in vars(a).items())
 
 
 def _alike_values(x: object, y: object) -> bool:
+    if isinstance(x, Graft) and isinstance(y, Graft):
+        return torch.equal(x.mask, y.mask)
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         return x == y
-    if x.shape != y.shape or x.dtype != y.dtype:
-        return False
-    if torch.equal(x, y):  # most of them, and a single look at the device
-        return True
-    if not x.is_floating_point():
-        return False
-    size = y[y.isfinite()].abs().amax() if bool(y.isfinite().any()) else y.new_zeros(())
-    # Slopes of neurons that are not grafted may be anything, also NaN.
-    return bool(((x == y) | (x.isnan() & y.isnan()) | ((x - y).abs() <= ROUNDED * size)).all())
+    if x.is_floating_point() and y.is_floating_point():
+        return x.shape == y.shape
+    return torch.equal(x, y)
 
 
 def finite_weights(network: Network) -> bool:

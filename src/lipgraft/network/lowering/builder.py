@@ -24,7 +24,8 @@ _TORCH = os.path.dirname(torch.__file__)
 class Ref:
     """A symbolic tensor: the graph node that computes it, and its value on the example batch.
 
-    example: (batch, *shape); memory: the same object for values that share memory when PyTorch runs the model.
+    example: (batch, *shape); memory: the same object for values that share memory, or may share it, when PyTorch runs
+    the model. Only names of one and the same tensor are one and the same Ref.
     """
 
     position: int
@@ -40,10 +41,14 @@ class Ref:
 class Builder:
     """Collects nodes while the walk goes from call to call.
 
+    example: of the model's type. dtype: of the graph; where it is another one, nodes get copies of the model's numbers.
     foldable: positions of Scale nodes that stand for a BatchNorm.
     """
 
-    def __init__(self, root: nn.Module, example: Tensor, names: Mapping[fx.Node, str]) -> None:
+    def __init__(
+        self, root: nn.Module, example: Tensor, names: Mapping[fx.Node, str], dtype: torch.dtype | None = None
+    ) -> None:
+        self.model_dtype = example.dtype
         self.nodes: list[Node] = []
         self.foldable: set[int] = set()
         self._names = names
@@ -51,7 +56,7 @@ class Builder:
         self._used: set[str] = set()
         self._call: fx.Node | None = None
         self._root = root
-        self._example = example
+        self._example = example.to(dtype)
 
     def at(self, call: fx.Node) -> None:
         """From now on, nodes belong to this call."""
@@ -67,6 +72,7 @@ class Builder:
 
         part: what an auxiliary node is, for its name; the node that is the call's result has none.
         """
+        fields = {name: self._converted(value) for name, value in fields.items()}
         node = node_type(self._name(part), tuple(x.position for x in inputs), fields.pop("shape", ()), **fields)
         example = node.forward(*(x.example for x in inputs))
         self.nodes.append(replace(node, shape=tuple(example.shape[1:])))
@@ -100,13 +106,29 @@ class Builder:
         return self.add(Activation, x, curve=curve, graft=graft)
 
     def tensor(self, x: Ref, value: float | Tensor) -> Tensor:
-        """A constant on x's device and of x's dtype; a tensor that already is so is returned itself, still live."""
-        return torch.as_tensor(value, dtype=x.example.dtype, device=x.example.device)
+        """A constant on x's device and of x's dtype; a tensor that already is so is returned itself, still live.
 
-    def unsupported(self, reason: str) -> UnsupportedOperationError:
+        A number that is written in the forward is rounded to the model's type, as PyTorch does.
+        """
+        if not isinstance(value, Tensor):
+            value = torch.tensor(value, dtype=self.model_dtype)
+        return torch.as_tensor(self._converted(value), dtype=x.example.dtype, device=x.example.device)
+
+    def _converted(self, value: Any) -> Any:
+        """Numbers of the model in the graph's type, where that is another one; everything else as it is."""
+        dtype = self._example.dtype
+        if isinstance(value, Graft):
+            return Graft(value.mask, self._converted(value.gamma), self._converted(value.omega))
+        if dtype == self.model_dtype or not isinstance(value, Tensor) or value.dtype != self.model_dtype:
+            return value
+        # Whether a number is trained decides how the graph is simplified, which must not depend on its type.
+        return value.detach().to(dtype).requires_grad_(value.requires_grad)
+
+    def unsupported(self, reason: str, advice: str = "") -> UnsupportedOperationError:
         """The error for the present call; it says which call, where it is written and what to do about it."""
-        advice = "" if self._call is None else f" {remedy(_operation(self._root, self._call))}"
-        return UnsupportedOperationError(f"{_describe(self._root, self._call)}: {reason}.{advice}")
+        if not advice and self._call is not None:
+            advice = remedy(_operation(self._root, self._call))
+        return UnsupportedOperationError(f"{_describe(self._root, self._call)}: {reason}. {advice}".rstrip())
 
     def _name(self, part: str) -> str:
         assert self._call is not None

@@ -32,12 +32,12 @@ def batch_norm(
         raise build.unsupported("it uses the statistics of the batch; keep running statistics and use evaluation mode")
     if not input.shape or input.shape[0] != len(running_mean):
         raise build.unsupported(f"it needs {len(running_mean)} channels, and gets shape {input.shape}")
-    scale = torch.rsqrt(running_var + eps)
+    scale = torch.rsqrt(build.tensor(input, running_var) + eps)
     if weight is not None:
-        scale = scale * weight
-    shift = -running_mean * scale
+        scale = scale * build.tensor(input, weight)
+    shift = -build.tensor(input, running_mean) * scale
     if bias is not None:
-        shift = shift + bias
+        shift = shift + build.tensor(input, bias)
     per_channel = (-1, *[1] * (len(input.shape) - 1))
     result = build.scale(input, scale.reshape(per_channel), shift.reshape(per_channel))
     build.foldable.add(result.position)

@@ -17,6 +17,11 @@ tensor arrives as a `Ref`; everything else (numbers, constant tensors, parameter
 builder's business: it knows which call is being lowered. To refuse, `raise build.unsupported("why")`. Modules are found
 by exact type (a subclass may compute something else), and a module with a lowering is never looked into.
 
+What a handler returns also says which memory the result has when PyTorch runs the call, for calls that overwrite
+tensors. `input` itself stands for the very same tensor, `replace(input)` for what may be a part or a copy of it,
+`replace(input, memory=object())` for what is always a copy. The results of `build.add`, `scale` and `activation` are
+new tensors; those of `reshape` and `pick` may share the memory of what they rearrange.
+
 activation: the call is an element-wise activation; its node is named after the module when that is called once.
 in_place: the call overwrites its first argument (also when the module or the call says inplace=True).
 """

@@ -33,7 +33,10 @@ def _moved(build: Builder, x: Ref, result: Tensor, probe: Tensor, size: int) -> 
     rows = result.reshape(len(probe), -1) if result.ndim > 0 and len(result) == len(probe) else None
     if rows is None or rows.shape[1] == 0 or bool((rows // size != owner).any()):
         raise build.unsupported("it must keep the batch axis, and at least one number of each input")
-    return build.pick(x, rows[0].cpu(), tuple(result.shape[1:]))
+    picked = build.pick(x, rows[0].cpu(), tuple(result.shape[1:]))
+    # What copies a contiguous tensor always copies; what does not may copy another one.
+    copied = result.untyped_storage().data_ptr() != probe.untyped_storage().data_ptr()
+    return replace(picked, memory=object() if copied else x.memory)
 
 
 def _moving(name: str) -> Callable[..., Any]:
@@ -86,9 +89,15 @@ def cat(build: Builder, tensors: Sequence[Any], dim: int = 0) -> Ref:
     return replace(total, memory=object())
 
 
-@lowers_method("contiguous", "detach")
-def contiguous(build: Builder, input: Ref) -> Ref:
+@lowers_method("detach")
+def detach(build: Builder, input: Ref) -> Ref:
     return input
+
+
+@lowers_method("contiguous")
+def contiguous(build: Builder, input: Ref) -> Ref:
+    """The same tensor or a copy, which depends on its strides."""
+    return replace(input)
 
 
 @lowers_function(torch.clone)
@@ -99,10 +108,13 @@ def clone(build: Builder, input: Ref) -> Ref:
 
 def _conversion(name: str) -> Callable[..., Ref]:
     def handler(build: Builder, input: Ref, *args: Any, **kwargs: Any) -> Ref:
-        result = getattr(input.example, name)(*args, **kwargs)
-        if result.dtype != input.example.dtype or result.device != input.example.device:
+        example = input.example.to(build.model_dtype)
+        result = getattr(example, name)(*args, **kwargs)
+        if result.dtype != example.dtype or result.device != example.device:
             raise build.unsupported(f"it changes dtype or device; convert the whole model with .to({result.dtype})")
-        return input
+        if kwargs.get("memory_format") is not None:
+            return replace(input)  # the same tensor or a copy, which depends on its strides
+        return input if result is example else replace(input, memory=object())
 
     return handler
 
@@ -115,7 +127,7 @@ for _name in ("float", "double", "to"):
 def attribute(build: Builder, input: Ref, name: str) -> Any:
     if name not in ("shape", "ndim", "dtype", "device"):
         raise build.unsupported(f"the attribute {name!r} of a tensor")
-    return getattr(input.example, name)
+    return build.model_dtype if name == "dtype" else getattr(input.example, name)
 
 
 def _question(name: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.network.calls import Traced
+from lipgraft.network.calls import Traced, flat
 from lipgraft.network.graph import Network
 from lipgraft.network.lowering.builder import Builder, Ref
 from lipgraft.network.lowering.naming import call_names, find_lowering
@@ -25,22 +25,24 @@ _signature = cache(inspect.signature)
 
 
 @torch.no_grad()
-def lower(traced: Traced, example: Tensor, fold: bool = True) -> Network:
+def lower(traced: Traced, example: Tensor, fold: bool = True, dtype: torch.dtype | None = None) -> Network:
     """The graph of an fx graph. example: (batch, *input_shape), only used for shapes; fold: see `trace`.
 
+    dtype: of the graph; by default the example's, which is the model's. What the model computes of its parameters is
+    computed in its own type in any case.
     Runs without gradients, so that tensors computed on the way are detached snapshots while parameters used directly
     stay live.
     """
-    walk = _Walk(traced, example)
+    walk = _Walk(traced, example, dtype)
     for node in traced.graph.nodes:
         walk.visit(node)
     return walk.result(fold)
 
 
 class _Walk:
-    def __init__(self, traced: Traced, example: Tensor) -> None:
+    def __init__(self, traced: Traced, example: Tensor, dtype: torch.dtype | None) -> None:
         self.traced = traced
-        self.build = Builder(traced.root, example, call_names(traced.root, traced.graph))
+        self.build = Builder(traced.root, example, call_names(traced.root, traced.graph), dtype)
         self.values: dict[fx.Node, Any] = {}
         self.output: Any = None
 
@@ -85,11 +87,16 @@ class _Walk:
         target: Any = node.target
         if args and isinstance(args[0], Tensor) and _writes(node):
             raise self.build.unsupported("it would overwrite a constant of the model")
+        constants = [t for t in _tensors((args, kwargs)) if not t.is_inference()]
+        versions = [t._version for t in constants]
         if node.op == "call_module":
             target = self.traced.root.get_submodule(target)
         elif node.op == "call_method":
             target, args = getattr(args[0], target), args[1:]
-        return target(*args, **kwargs)
+        result = target(*args, **kwargs)
+        if versions != [t._version for t in constants]:
+            raise self.build.unsupported("it overwrites a constant of the model")
+        return result
 
     def _symbolic(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lowering = find_lowering(self.traced.root, node)
@@ -111,20 +118,30 @@ class _Walk:
             written = call.args[2 if node.op == "call_module" else 1]
             if isinstance(written, Tensor):
                 raise self.build.unsupported("it would overwrite a constant of the model")
-            if isinstance(written, Ref):
+            if isinstance(written, Ref) and value is not written:
                 self._overwrite(node, written, value)
         return value
 
     def _overwrite(self, node: fx.Node, before: Ref, after: Ref) -> None:
-        """Let every other name of the overwritten tensor see the new value."""
+        """Let every other name of the overwritten tensor see the new value.
+
+        What only may share its memory, or shares a part of it, must not be read later: whether a reshape copies
+        depends on strides, which the graph does not have.
+        """
         order = {n: i for i, n in enumerate(self.traced.graph.nodes)}
         for other, value in self.values.items():
-            if not isinstance(value, Ref) or value.memory is not before.memory:
-                continue
-            if value.position == before.position:
+            if value is before:
                 self.values[other] = after
-            elif any(order[user] > order[node] for user in other.users):
-                raise self.build.unsupported(f"it overwrites the memory of {other.name!r}, which is used later")
+            elif _shares(value, before.memory) and any(order[user] > order[node] for user in other.users):
+                raise self.build.unsupported(
+                    f"it overwrites memory that {other.name!r}, which is used later, has or may have too",
+                    "Write this part of the forward without in-place operations.",
+                )
+
+
+def _shares(value: Any, memory: object) -> bool:
+    """Whether the value, or a part of it, has or may have this memory."""
+    return any(isinstance(part, Ref) and part.memory is memory for part in flat(value))
 
 
 def _writes(node: fx.Node) -> bool:
@@ -136,8 +153,8 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _has_ref(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_has_ref(v) for v in value)
-    if isinstance(value, dict):
-        return any(_has_ref(v) for v in value.values())
-    return isinstance(value, Ref)
+    return any(isinstance(part, Ref) for part in flat(value))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [part for part in flat(value) if isinstance(part, Tensor)]
