@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -345,6 +347,30 @@ def test_two_interleaved_streams_leave_the_callers_flags_alone() -> None:
 
 
 # --- threads
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_process_forked_while_another_thread_has_its_turn_has_one_of_its_own() -> None:
+    model, x = nn.Linear(2, 2), torch.rand(1, 2)
+    inside, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with evaluated(nn.Linear(2, 2)), full_precision():
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends a child that waits for ever
+        lg.bound(model, lg.Box.linf(x, 0.1))
+        os._exit(0)
+    done.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def at_once(*works: Callable[[], Any]) -> None:

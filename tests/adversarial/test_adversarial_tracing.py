@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from lipgraft.attacks import attack
 from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.network import evaluate, trace
+from lipgraft.network.recording import check_calls
+from lipgraft.network.tracing import trace_calls
 from lipgraft.verification import AttackSettings, VerifySettings, verify
 
 X, Y, EPS = torch.full((1, 2), 0.5), torch.tensor([0]), 0.1
@@ -183,13 +185,68 @@ def asking_rarely(self: Spiked, h: Tensor) -> Tensor:
     return self.out(h.relu())
 
 
-ASKING = (asking_rarely, beside_proxies, only_for_tensors, other_constant, other_operand, while_traced)
+def other_result(self: Spiked, h: Tensor) -> Tensor:
+    """The same calls, of which another result is returned."""
+    late, early = self.out(h), self.out(h.relu())
+    return late if isinstance(h, Tensor) else early
+
+
+def other_keyword(self: Spiked, h: Tensor) -> Tensor:
+    """The same values, given by other names."""
+    named = "count_include_pad" if isinstance(h, Tensor) else "ceil_mode"
+    options = {"count_include_pad": False} if named == "count_include_pad" else {"ceil_mode": False}
+    return self.out(F.avg_pool2d(h.view(-1, 1, 2, 2), 3, 1, 1, **options).flatten(1))
+
+
+def other_attribute(self: Spiked, h: Tensor) -> Tensor:
+    square = h.view(-1, 2, 2)
+    return self.out((square.mT if isinstance(h, Tensor) else square).flatten(1))
+
+
+def other_weights(self: Spiked, h: Tensor) -> Tensor:
+    """Weights that are there during the call alone."""
+    kept = self.out.weight.data
+    if isinstance(h, Tensor):
+        self.out.weight.data = -kept
+    y = self.out(h)
+    self.out.weight.data = kept
+    return y
+
+
+ASKING = (
+    *(asking_rarely, beside_proxies, only_for_tensors, other_attribute),
+    *(other_constant, other_operand, other_result, while_traced),
+)
 
 
 @pytest.mark.parametrize("forward", ASKING)
 def test_a_forward_that_looks_at_what_its_tensors_are_is_refused(forward: Forward) -> None:
     with pytest.raises(UnsupportedOperationError, match="makes other calls than tracing it sees"):
         verify(Spiked(forward), X, Y, EPS)
+
+
+@pytest.mark.parametrize("forward", [other_keyword, other_weights])
+def test_calls_are_compared_with_their_keywords_and_with_constants_as_they_were(forward: Forward) -> None:
+    with pytest.raises(UnsupportedOperationError, match="makes other calls than tracing it sees"):
+        check_calls(trace_calls(Spiked(forward).eval()), X)
+
+
+def harmless(self: Spiked, h: Tensor) -> Tensor:
+    """Calls that return what they are given."""
+    if torch.is_tensor(h):
+        h = h.to("cpu").float().contiguous()
+    return self.out(h.relu())
+
+
+def test_calls_that_change_nothing_may_depend_on_what_tensors_are() -> None:
+    model = Spiked(harmless)
+    assert trace(model, (2,)).output_shape == (2,)
+
+
+def test_methods_that_take_no_part_in_a_forward_may_be_replaced() -> None:
+    model = Spiked(lambda self, h: self.out(h.relu()))
+    model.out.train = lambda mode=True: model.out  # type: ignore[method-assign, assignment, misc]
+    assert trace(model, (2,)).output_shape == (2,)
 
 
 class Called(Spiked):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,16 @@ _KEPT = ("_parameters", "_buffers")
 # One thread at a time: modules may share layers, and fx traces by replacing `nn.Module.__call__` for the whole process,
 # so that a module that another thread runs meanwhile would become a part of the trace.
 _TURN = threading.RLock()
+
+
+def _turn_of_a_child() -> None:
+    """A process that is forked while another thread has its turn would wait for that thread, which it does not have."""
+    global _TURN
+    _TURN = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_turn_of_a_child)
 
 
 @contextmanager

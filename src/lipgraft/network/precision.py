@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -46,8 +47,18 @@ class _Switches:
                     for switch, value in zip(_SWITCHES, self.before, strict=True):
                         switch.fp32_precision = value
 
+    def start_again(self) -> None:
+        """In a forked process: the blocks of other threads are not in it, and their lock would never open."""
+        self.lock = threading.Lock()
+        if self.open:
+            for switch, value in zip(_SWITCHES, self.before, strict=True):
+                switch.fp32_precision = value
+            self.open.clear()
+
 
 _switches = _Switches()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_switches.start_again)
 
 
 @contextmanager

@@ -23,10 +23,17 @@ class _Of(int):
     """Stands for a tensor that depends on the input: the how-manieth of them that a call takes or returns."""
 
 
+class _Constant:
+    """A tensor that does not depend on the input, as it is when a call takes it: the model may change it later."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.value = tensor.detach().clone()
+
+
 class _Recorder(TorchFunctionMode):
     """calls: (name of the function, its arguments and results, flat) of every call that the input takes part in.
 
-    Questions for shapes and the like are left out.
+    Questions for shapes and the like are left out, and so are calls that return their own argument as it was.
     """
 
     def __init__(self, x: Tensor) -> None:
@@ -39,19 +46,38 @@ class _Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        given = list(flat((args, kwargs)))
+        before = [_version(value) for value in given]
         result = func(*args, **kwargs)
-        if any(id(value) in self._depends for value in flat((args, kwargs))):
+        if any(id(value) in self._depends for value in given):
             tensors = [value for value in flat(result) if isinstance(value, Tensor)]
             self._depends.update((id(tensor), tensor) for tensor in tensors)
             name = getattr(func, "__name__", str(func))
-            if name not in _QUESTIONS:
-                self.calls.append((name.strip("_"), [self._entry(value) for value in flat((args, kwargs, tensors))]))
+            same = any(value is result and _version(value) == then for value, then in zip(given, before, strict=True))
+            if not same and (tensors or name not in _QUESTIONS):
+                # An attribute's name is known by its descriptor alone.
+                what = str(getattr(func, "__self__", name)) if name == "__get__" else name.strip("_")
+                self.calls.append((what, self._entries((args, sorted(kwargs), kwargs, tensors))))
         return result
+
+    def ends_in(self, result: object) -> None:
+        """What the forward returns."""
+        self.calls.append(("its result", self._entries(result)))
+
+    def _entries(self, values: object) -> list[object]:
+        return [self._entry(value) for value in flat(values)]
 
     def _entry(self, value: object) -> object:
         if id(value) in self._depends:
             return self._numbers.setdefault(id(value), _Of(len(self._numbers)))
-        return value
+        return _Constant(value) if isinstance(value, Tensor) else value
+
+
+def _version(value: object) -> object:
+    """How often a tensor was written to. In inference mode nobody counts: such a tensor may be another each time."""
+    if not isinstance(value, Tensor):
+        return None
+    return object() if value.is_inference() else value._version
 
 
 def check_calls(traced: Traced, x: Tensor) -> Tensor:
@@ -63,8 +89,10 @@ def check_calls(traced: Traced, x: Tensor) -> Tensor:
     inputs = x.clone(), x.clone()
     with _Recorder(inputs[0]) as own:
         result: Tensor = traced.root(inputs[0])
+    own.ends_in(result)
     with _Recorder(inputs[1]) as seen:
-        _replay(traced, inputs[1])
+        end = _replay(traced, inputs[1])
+    seen.ends_in(end)
     if len(own.calls) != len(seen.calls) or not all(map(_alike, own.calls, seen.calls)):
         pairs = zip(own.calls, seen.calls, strict=False)
         first = next((mine[0] for mine, other in pairs if not _alike(mine, other)), "one more or less at its end")
@@ -83,17 +111,18 @@ def _alike(one: tuple[str, list[object]], other: tuple[str, list[object]]) -> bo
 
 
 def _alike_values(one: object, other: object) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one is other or one.shape != other.shape:
-            return one is other
-        return bool(((one == other) | (one.isnan() & other.isnan())).all())
-    if isinstance(one, _COMPARED) or isinstance(other, _COMPARED):
+    if isinstance(one, _Constant) and isinstance(other, _Constant):
+        a, b = one.value, other.value
+        same = a.shape == b.shape and a.dtype == b.dtype
+        return same and bool(((a == b) | (a.isnan() & b.isnan())).all())
+    kinds = (*_COMPARED, _Constant)
+    if isinstance(one, kinds) or isinstance(other, kinds):
         return type(one) is type(other) and one == other
     return True
 
 
-def _replay(traced: Traced, x: Tensor) -> None:
-    """Make the calls of the fx graph."""
+def _replay(traced: Traced, x: Tensor) -> Any:
+    """Make the calls of the fx graph; what it returns."""
     values: dict[fx.Node, Any] = {}
     for node in traced.graph.nodes:
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
@@ -102,9 +131,12 @@ def _replay(traced: Traced, x: Tensor) -> None:
             values[node] = args[0] if values else x
         elif node.op == "get_attr":
             values[node] = traced.attribute(str(target))
-        elif node.op != "output":
+        elif node.op == "output":
+            return args[0]
+        else:
             if node.op == "call_module":
                 target = traced.root.get_submodule(target)
             elif node.op == "call_method":
                 target, args = getattr(args[0], target), args[1:]
             values[node] = target(*args, **kwargs)
+    return None

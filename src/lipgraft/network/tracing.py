@@ -102,8 +102,13 @@ def _check_visible(root: nn.Module, tracer: _Tracer) -> None:
 
 
 def _own_function(module: nn.Module, among: str | None) -> str | None:
-    """A function of the module's class that the module itself has replaced. among: look at this one alone."""
-    replaced = (name for name in vars(module) if inspect.isfunction(getattr(type(module), name, None)))
+    """A function of the module's class that the module itself has replaced. among: look at this one alone.
+
+    What every module has besides `forward`, such as `train`, takes no part in a forward.
+    """
+    others = {*vars(nn.Module), "reset_parameters"} - {"forward"}
+    own = vars(module).keys() - others
+    replaced = (name for name in sorted(own) if inspect.isfunction(getattr(type(module), name, None)))
     return next((name for name in replaced if among in (None, name)), None)
 
 

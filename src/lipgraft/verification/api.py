@@ -151,7 +151,7 @@ def _proofs(job: Job, watch: Watch | None, relay: Relay | None) -> Iterator[Deci
     size = _group_size(job)
     loose = 1.0
     attacked = job.settings.attack.restarts > 0 and not job.late()
-    asked = passes(job)
+    asked: tuple[Pass, ...] = ()
     for group in _split(predicted.rest, size):
         screened = Outcome(rest=group) if job.late() else _failsafe(job, screen, group)
         held = sorted(held + screened.decided, key=itemgetter(0))
@@ -170,7 +170,7 @@ def _proofs(job: Job, watch: Watch | None, relay: Relay | None) -> Iterator[Deci
             held = held[known:]
             for margins in crowned.rest:
                 still_open = [image for image in margins.images if image in survived.rest]
-                optimised = Outcome[OpenImages]()
+                optimised, asked = Outcome[OpenImages](), asked or passes(job)
                 for now in asked:
                     optimised = _failsafe(job, partial(_alpha_crown, margins, now), still_open)
                     yield from optimised.decided

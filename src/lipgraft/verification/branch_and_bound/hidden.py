@@ -75,9 +75,10 @@ class HiddenNeurons:
         In convolutional networks they cost as much as hundreds of subproblems, and most images need fewer. In fully
         connected ones they are worth more than any split, and smooth activations have their planes from them.
         """
-        network = self.job.network
+        network, most = self.job.network, self.job.settings.limits.max_subproblems
         convolutional = any(isinstance(node, Conv) for node in network.nodes)
-        return bool(self) and convolutional and not Layout.of(network, network.output).curved
+        reached = most is None or most > self.job.settings.branch.neuron_after
+        return bool(self) and reached and convolutional and not Layout.of(network, network.output).curved
 
     def due(
         self, numbers: Sequence[int], stopped: Sequence[bool], tightened: Sequence[int], cost: Callable[[], Tensor]
