@@ -136,15 +136,18 @@ def search(
             generator = seeded(seed, x.device)
         with evaluated(model, freeze=True):
             run = _Run(model, box, y, chosen, batch or default_batch(x.device), generator, charge)
-            run.start_at(x)
+            run.start_at(x, climbs=bool((radius > 0).any()))
             run.network = trace(model, tuple(x.shape[1:]), products=True).to(device=x.device) if chosen.wide else None
             starts = range(restarts * run.targets.shape[1] if chosen.targeted else restarts)[first:last]
             run.ascents(starts, chosen.steps(chosen.fixed_steps or steps, step_size), radius.to(x.dtype), progress)
     return Search(run.x, run.broken, run.margin, not run.late)
 
 
-def _check_one(model: nn.Module, x: Tensor) -> None:
-    """Refuse images that the model cannot take, and models that gradients cannot be taken of. x: (1, *shape)."""
+def _check_one(model: nn.Module, x: Tensor, climbs: bool) -> None:
+    """Refuse images that the model cannot take, and models that gradients cannot be taken of. x: (1, *shape).
+
+    climbs: whether gradients are needed.
+    """
     try:
         with torch.enable_grad():
             logits = call(model, x.detach().requires_grad_())
@@ -157,7 +160,7 @@ def _check_one(model: nn.Module, x: Tensor) -> None:
             f"an attack needs logits of shape (B, n) with n >= 2, got {tuple(logits.shape)} for one image; where a "
             "squeeze() in forward drops an axis of size one, name the axis."
         )
-    if not logits.requires_grad:
+    if climbs and not logits.requires_grad:
         raise SettingsError(
             "an attack needs the gradient of the logits by the image, and they have none; remove torch.no_grad(), "
             "detach() and the like from forward, or verify without attacks (restarts: 0 in the attack's settings)."
@@ -189,12 +192,15 @@ class _Run:
         self.charge, self.late, self.look = charge, False, CHECK_EVERY if charge is None else 1
         self.network: Network | None = None
 
-    def start_at(self, x: Tensor) -> None:
-        """Take the clean images as the first candidates: a misclassified one is broken already."""
+    def start_at(self, x: Tensor, climbs: bool) -> None:
+        """Take the clean images as the first candidates: a misclassified one is broken already.
+
+        climbs: whether ascents from them follow.
+        """
         self.centre, self.x = x, x.clone()
         with torch.no_grad():
             if len(x):
-                _check_one(self.model, x[:1])
+                _check_one(self.model, x[:1], climbs)
             parts = [call(self.model, part) for part in torch.split(x, self.batch)]
             logits = torch.cat(parts) if len(x) else x.new_zeros(0, 2)
         if logits.ndim != 2 or logits.shape[1] < 2:

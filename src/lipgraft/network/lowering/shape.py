@@ -68,8 +68,8 @@ def getitem(build: Builder, input: Ref | Sequence[Ref], index: Any) -> Any:
 @lowers_function(torch.cat, torch.concat, torch.concatenate)
 def cat(build: Builder, tensors: Sequence[Any], dim: int = 0) -> Ref:
     """The sum of the parts, each in its place between zeros."""
-    if not all(isinstance(part, Ref) for part in tensors):
-        raise build.unsupported("it joins results with constants; add them to a padded result instead")
+    if isinstance(tensors, Ref) or not all(isinstance(part, Ref) for part in tensors):
+        raise build.unsupported("it joins results with constants, or images with each other; pad and add instead")
     sizes = [part.example[0].numel() for part in tensors]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     places = [torch.arange(n).reshape(1, *part.shape) + k for n, k, part in zip(sizes, starts, tensors, strict=True)]
