@@ -1,0 +1,51 @@
+"""Numbers that no float32 holds, or that other programs round otherwise: no verdict may rest on their rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from interop_cases import Graph, vnnlib
+from lipgraft.interop import verify_vnnlib
+from lipgraft.interop.errors import VnnlibError
+from lipgraft.interop.property_network import _parts
+from lipgraft.verification import VerifySettings
+
+
+def asked(graph: Graph, tmp_path: Path, outputs: int, ends: tuple[float, float], formula: str, **options: object):  # type: ignore[no-untyped-def]
+    """The verdict on a network over a box with the same ends for all inputs."""
+    net = graph.save(tmp_path / "net.onnx", [1, outputs])
+    inputs = int(np.prod([n for n in graph.shape if isinstance(n, int)]))
+    path = tmp_path / "property.vnnlib"
+    path.write_text(vnnlib([ends[0]] * inputs, [ends[1]] * inputs, outputs, formula))
+    return verify_vnnlib(net, path, 30.0, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("speaks_of", ["real", "float32"])
+@pytest.mark.parametrize("certified", [False, True])
+def test_coefficients_of_a_property_are_not_rounded(speaks_of: str, certified: bool, tmp_path: Path) -> None:
+    # -0.1 and 0.3 as float32 numbers make -0.1 * 3e6 + 0.3 * 1e6 more than 0.005: at x = 0 the row would not hold.
+    graph = Graph([1, 25])
+    weight = np.zeros((25, 3), np.float32)
+    weight[:, 0] = 0.01
+    bias = np.array([-0.005, 3e6, 1e6], np.float32)
+    graph.add("Gemm", graph.add("Relu"), graph.number(weight), graph.number(bias))
+    formula = "(<= (+ (* -0.1 Y_1) (* 0.3 Y_2) Y_0) 0.0)"
+    options = {"settings": VerifySettings(speaks_of=speaks_of)}  # type: ignore[arg-type]
+    folder = {"certificates": tmp_path / "proofs"} if certified else {}
+    answer = asked(graph, tmp_path, 3, (0.0, 1.0), formula, **options, **folder)
+    assert answer.status != "unsat"
+    lower = formula.replace("0.0)", "-9.0)")  # out of reach, whatever float32 rounds of 3e5
+    again = asked(graph, tmp_path, 3, (0.0, 1.0), lower, **options, **folder)
+    assert again.status == "unsat"
+
+
+def test_a_coefficient_that_three_numbers_cannot_make_is_refused() -> None:
+    A = torch.tensor([[0.1, 1 / 3, 2.0**-24 + 2.0**-76]], dtype=torch.float64)
+    assert torch.equal(torch.stack([part.double() for part in _parts(A, torch.float32)]).sum(0), A)
+    for value in (1e39, 1e-46):
+        with pytest.raises(VnnlibError, match="scale its row"):
+            _parts(torch.tensor([[value]], dtype=torch.float64), torch.float32)
