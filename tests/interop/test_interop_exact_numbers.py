@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from interop_cases import Graph, vnnlib
-from lipgraft.interop import verify_vnnlib
+from lipgraft.errors import UnsupportedOperationError
+from lipgraft.interop import OnnxRuntime, load_onnx, verify_vnnlib
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.property_network import _parts
 from lipgraft.verification import VerifySettings
@@ -49,3 +50,44 @@ def test_a_coefficient_that_three_numbers_cannot_make_is_refused() -> None:
     for value in (1e39, 1e-46):
         with pytest.raises(VnnlibError, match="scale its row"):
             _parts(torch.tensor([[value]], dtype=torch.float64), torch.float32)
+
+
+TOO_FINE = np.array([16777217.0])  # 2 ** 24 + 1: a float64, and no float32
+
+
+def product(g: Graph, z: str) -> None:
+    g.add("Sub", g.add("Mul", z, g.number(TOO_FINE)), g.add("Mul", z, g.number(TOO_FINE - 1)))
+
+
+def lower_limit(g: Graph, z: str) -> None:
+    g.add("Sub", g.add("Clip", z, g.number(TOO_FINE[0])), g.number(TOO_FINE - 1))
+
+
+def two_limits(g: Graph, z: str) -> None:
+    g.add("Sub", g.add("Clip", z, g.number(TOO_FINE[0]), g.number(2 * TOO_FINE[0])), g.number(TOO_FINE - 1))
+
+
+@pytest.mark.parametrize("inner", [product, lower_limit, two_limits])
+def test_a_constant_that_the_input_type_cannot_hold_is_refused(inner, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    graph = Graph([1, 1])
+    inner(graph, graph.add("Cast", to=11))
+    graph.add("Cast", to=1)
+    with pytest.raises(UnsupportedOperationError, match="cannot hold"):
+        asked(graph, tmp_path, 1, (0.0, 1.0), "(>= Y_0 0.5)")
+
+
+def test_a_constant_of_another_type_that_is_held_exactly_is_read(tmp_path: Path) -> None:
+    graph = Graph([1, 1])
+    graph.add("Mul", graph.add("Cast", to=11), graph.number(TOO_FINE - 1))
+    graph.add("Cast", to=1)
+    assert load_onnx(graph.save(tmp_path / "net.onnx", [1, 1]))(torch.ones(1, 1)).item() == TOO_FINE[0] - 1
+
+
+@pytest.mark.parametrize("inner", [product, lower_limit, two_limits])
+def test_a_float64_network_keeps_the_digits_of_its_constants(inner, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    graph = Graph([1, 1], dtype=np.float64)
+    inner(graph, "x")
+    path = graph.save(tmp_path / "net.onnx", [1, 1])
+    x = torch.ones(1, 1, dtype=torch.float64)
+    assert load_onnx(path)(x).item() == OnnxRuntime(path)(x).item() == 1.0
+    assert asked(graph, tmp_path, 1, (0.0, 1.0), "(>= Y_0 0.5)").status == "sat"

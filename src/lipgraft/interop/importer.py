@@ -99,8 +99,15 @@ class Call:
         return None if given is None else [int(n) for n in given.flatten().tolist()]
 
     def numbers(self, tensor: Tensor) -> Tensor:
-        """A constant in the network's dtype."""
-        return tensor.to(self.importer.dtype)
+        """A constant in the network's dtype, which must hold it exactly: what is proved is about the file's numbers."""
+        held = tensor.to(self.importer.dtype)
+        if not bool(((held.to(tensor.dtype) == tensor) | tensor.isnan()).all()):
+            own = str(tensor.dtype).removeprefix("torch.")
+            raise self.unsupported(
+                f"a constant of type {own} has numbers that {self.importer.file.dtype}, the type of the network's input, "
+                f"cannot hold; export the network with an input of {own}"
+            )
+        return held
 
     def unsupported(self, why: str) -> UnsupportedOperationError:
         name, operator = self.node.name or ", ".join(self.node.output), self.node.op_type
