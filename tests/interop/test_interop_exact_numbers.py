@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from onnx import helper
 
 from interop_cases import Graph, vnnlib
-from lipgraft.errors import UnsupportedOperationError
+from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.interop import OnnxRuntime, load_onnx, verify_vnnlib
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.property_network import _parts
@@ -91,3 +92,45 @@ def test_a_float64_network_keeps_the_digits_of_its_constants(inner, tmp_path: Pa
     x = torch.ones(1, 1, dtype=torch.float64)
     assert load_onnx(path)(x).item() == OnnxRuntime(path)(x).item() == 1.0
     assert asked(graph, tmp_path, 1, (0.0, 1.0), "(>= Y_0 0.5)").status == "sat"
+
+
+def test_an_epsilon_that_a_file_leaves_out_is_a_float32_number(tmp_path: Path) -> None:
+    graph = Graph([1, 1], dtype=np.float64)
+    graph.add("BatchNormalization", "x", *(graph.number(np.array([n])) for n in (1.0, 0.0, 0.0, 0.0)))
+    path = graph.save(tmp_path / "net.onnx", [1, 1])
+    x = torch.tensor([[-1e6]], dtype=torch.float64)
+    torch.testing.assert_close(load_onnx(path)(x), OnnxRuntime(path)(x), rtol=1e-14, atol=0.0)
+
+
+def test_a_slope_that_a_file_leaves_out_is_a_float32_number(tmp_path: Path) -> None:
+    graph = Graph([1, 1], dtype=np.float64)
+    graph.add("LeakyRelu", graph.add("Cast", to=1))  # onnxruntime has none of float64
+    graph.add("Cast", to=11)
+    x = torch.tensor([[-1.0]], dtype=torch.float64)
+    assert load_onnx(graph.save(tmp_path / "net.onnx", [1, 1]))(x).item() == -float(np.float32(0.01))
+
+
+def test_a_proof_about_float32_does_not_leave_a_softmax_out(tmp_path: Path) -> None:
+    # The first output takes all: both others are 0 in float32, and equal, though their order is clear before.
+    graph = Graph([1, 1])
+    weight, bias = np.array([[1000, 0, 0]], np.float32), np.array([0, 1, 0], np.float32)
+    graph.add("Gemm", graph.add("Relu"), graph.number(weight), graph.number(bias))
+    graph.add("Softmax")
+    with pytest.raises(SettingsError, match="Softmax is left out"):
+        asked(graph, tmp_path, 3, (-1.0, 0.0), "(<= Y_1 Y_2)", settings=VerifySettings(speaks_of="float32"))
+    assert asked(graph, tmp_path, 3, (-1.0, 0.0), "(<= Y_1 Y_2)").status == "unsat"  # about real numbers
+
+
+@pytest.mark.parametrize("kind", ["RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike", "Bernoulli",
+                                  "Dropout"])  # fmt: skip
+def test_a_random_number_is_no_constant(kind: str, tmp_path: Path) -> None:
+    graph = Graph([1, 2], opset=15)
+    half = graph.number(np.array([[0.5, 0.5]], np.float32))
+    alone = kind in ("RandomUniform", "RandomNormal")
+    if alone:  # a node without inputs, which the helper has no word for
+        graph.nodes.append(helper.make_node(kind, [], ["drawn"], "culprit", shape=[1, 2]))
+    told = [graph.number(np.float32(0.5)), graph.number(np.array(True))] if kind == "Dropout" else []
+    drawn = "drawn" if alone else graph.add(kind, half, *told, name="culprit")
+    graph.add("Add", "x", graph.add("Mul", drawn, graph.number(np.float32(1e-6))))  # too small to be seen otherwise
+    with pytest.raises(UnsupportedOperationError, match=r"culprit.*random"):
+        load_onnx(graph.save(tmp_path / "net.onnx", [1, 2]))
