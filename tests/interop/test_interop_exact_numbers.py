@@ -14,6 +14,8 @@ from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.interop import OnnxRuntime, load_onnx, verify_vnnlib
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.property_network import _parts
+from lipgraft.network import evaluate
+from lipgraft.network.build import trace_in_double
 from lipgraft.verification import VerifySettings
 
 
@@ -134,3 +136,34 @@ def test_a_random_number_is_no_constant(kind: str, tmp_path: Path) -> None:
     graph.add("Add", "x", graph.add("Mul", drawn, graph.number(np.float32(1e-6))))  # too small to be seen otherwise
     with pytest.raises(UnsupportedOperationError, match=r"culprit.*random"):
         load_onnx(graph.save(tmp_path / "net.onnx", [1, 2]))
+
+
+def test_a_mean_of_three_is_proved_of_thirds(tmp_path: Path) -> None:
+    graph = Graph([1, 3])
+    graph.add("ReduceMean", axes=[1])  # float32(1/3) * 9e6 is 3e6 + 0.09
+    formula = "(and (<= Y_0 3000000.05) (>= Y_0 2999999.95))"
+    assert asked(graph, tmp_path, 1, (3e6, 3.1e6), formula).status != "unsat"
+    network = trace_in_double(load_onnx(tmp_path / "net.onnx"), (3,))
+    x = torch.full((1, 3), 3e6, dtype=torch.float64)
+    assert evaluate(network, x)[network.output].item() == pytest.approx(3e6, abs=1e-6)
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.1, 1.0), (1.0, 0.1), (0.1, 0.3), (0.5, -2.0), (0.0, 0.7), (0.7, 0.0)])
+def test_factors_of_a_product_are_not_folded_into_rounded_weights(
+    alpha: float, beta: float, rows: int, first: bool, tmp_path: Path
+) -> None:
+    graph = Graph([rows, 2] if not first else [2, rows])
+    weight, bias = graph.rng.standard_normal((2, 2)).astype(np.float32), np.array([[0.3], [0.7]], np.float32)
+    bias = bias if first else bias.T
+    pair = (graph.number(weight), "x") if first else ("x", graph.number(weight))
+    graph.add("Gemm", *pair, graph.number(bias), alpha=alpha, beta=beta)
+    x = graph.rng.standard_normal(graph.shape)  # type: ignore[arg-type]
+    path = graph.save(tmp_path / "net.onnx", [2, rows] if first else [rows, 2])
+    product = weight.astype(float) @ x if first else x @ weight.astype(float)
+    exact = float(np.float32(alpha)) * product + float(np.float32(beta)) * bias.astype(float)
+    loaded = load_onnx(path)
+    network = trace_in_double(loaded, loaded.input_shape)
+    got = evaluate(network, torch.from_numpy(x).reshape(1, *loaded.input_shape))[network.output]
+    np.testing.assert_allclose(got.numpy().ravel(), exact.ravel(), rtol=0, atol=1e-14)
