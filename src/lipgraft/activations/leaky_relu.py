@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -38,7 +39,7 @@ class LeakyReLU(Kinked):
 
     @classmethod
     def of_onnx(cls, call: OnnxCall) -> Self:
-        return cls(float(call.attribute("alpha", 0.01)))
+        return cls(float(call.attribute("alpha", float(np.float32(0.01)))))  # attributes are float32 numbers
 
     def onnx_attributes(self) -> dict[str, Any]:
         return {"alpha": self.left}

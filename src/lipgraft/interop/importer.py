@@ -30,6 +30,8 @@ _EXAMPLES = 2
 # What onnx's reference evaluator raises where a node's parts do not fit.
 _FOLDING_ERRORS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
+RANDOM = ("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Bernoulli", "Multinomial")
+
 
 @dataclass(frozen=True, eq=False)
 class Value:
@@ -99,8 +101,15 @@ class Call:
         return None if given is None else [int(n) for n in given.flatten().tolist()]
 
     def numbers(self, tensor: Tensor) -> Tensor:
-        """A constant in the network's dtype."""
-        return tensor.to(self.importer.dtype)
+        """A constant in the network's dtype, which must hold it exactly: what is proved is about the file's numbers."""
+        held = tensor.to(self.importer.dtype)
+        if not bool(((held.to(tensor.dtype) == tensor) | tensor.isnan()).all()):
+            own = str(tensor.dtype).removeprefix("torch.")
+            raise self.unsupported(
+                f"a constant of type {own} has numbers that {self.importer.file.dtype}, the type of the network's "
+                f"input, cannot hold; export the network with an input of {own}"
+            )
+        return held
 
     def unsupported(self, why: str) -> UnsupportedOperationError:
         name, operator = self.node.name or ", ".join(self.node.output), self.node.op_type
@@ -234,6 +243,8 @@ class Importer:
 
     def computed(self, node: Any, inputs: Sequence[Operand]) -> dict[str, Operand]:
         """The results of a node from inputs that are all constant."""
+        if _random(node, inputs):
+            raise Call(self, node, inputs).unsupported("its results are random; a proof would be about one draw alone")
         helper = need("onnx.helper")
         given = zip(node.input, inputs, strict=True)
         feeds = {name: value.numpy() for name, value in given if isinstance(value, Tensor)}
@@ -246,6 +257,16 @@ class Importer:
             reason = " ".join(str(error).split()).rstrip(".")
             raise Call(self, node, inputs).unsupported(f"it cannot be computed ({reason})") from None
         return {name: _tensor(np.asarray(result)) for name, result in zip(node.output, results, strict=True)}
+
+
+def _random(node: Any, inputs: Sequence[Operand] = ()) -> bool:
+    """Whether a node, or one inside of it, draws numbers. inputs: where they are known."""
+    if node.op_type == "Dropout":
+        training = inputs[2] if len(inputs) > 2 else None
+        told = len(node.input) > 2 and bool(node.input[2])
+        return told and not (isinstance(training, Tensor) and not bool(training.any()))
+    inner = (graph for a in node.attribute for graph in (*([a.g] if a.HasField("g") else []), *a.graphs))
+    return node.op_type in RANDOM or any(_random(part) for graph in inner for part in graph.node)
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -11,8 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.specification import Conjunction, Region
 from lipgraft.rounding import outer_ball, round_up
+
+MOST_PARTS = 3  # of 24 binary digits each, for the 53 of a float64
 
 
 class PropertyNetwork(nn.Module):
@@ -28,7 +31,7 @@ class PropertyNetwork(nn.Module):
         self.register_buffer("radius", radius.reshape(input_shape))
         self.network = network
         disjuncts = list(region.disjuncts)
-        self.rows = _rows(disjuncts, dtype)
+        self.rows, self.rest = _rows(disjuncts, dtype)
         sizes = [len(disjunct.b) for disjunct in disjuncts]
         rounds: list[nn.Module] = []
         while max(sizes) > 1:
@@ -39,7 +42,11 @@ class PropertyNetwork(nn.Module):
         self.against_zero = _linear(negative.to(dtype), None)
 
     def forward(self, t: Tensor) -> Tensor:
-        y: Tensor = self.against_zero(self.rounds(self.rows(self.network(self.inputs(t)))))
+        outputs = self.network(self.inputs(t))
+        rows = self.rows(outputs)
+        for layer in self.rest:
+            rows = rows + layer(outputs)
+        y: Tensor = self.against_zero(self.rounds(rows))
         return y
 
     def inputs(self, t: Tensor) -> Tensor:
@@ -77,11 +84,27 @@ class Maxima(nn.Module):
         return larger
 
 
-def _rows(disjuncts: list[Conjunction], dtype: torch.dtype) -> nn.Linear:
-    """A y - b for the rows of all disjuncts; b is rounded so that no row comes out too large."""
+def _rows(disjuncts: list[Conjunction], dtype: torch.dtype) -> tuple[nn.Linear, nn.ModuleList]:
+    """A y - b for the rows of all disjuncts, as a sum of layers; b is rounded so that no row comes out too large."""
     A = torch.cat([disjunct.A for disjunct in disjuncts])
     b = torch.cat([disjunct.b for disjunct in disjuncts])
-    return _linear(A.to(dtype), -round_up(b, dtype))
+    first, *rest = _parts(A, dtype)
+    return _linear(first, -round_up(b, dtype)), nn.ModuleList([_linear(part, None) for part in rest])
+
+
+def _parts(A: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """Matrices of this type whose sum is A (float64) exactly: 0.1 is not a float32, but it is the sum of three.
+
+    Outputs may be large where their combination is not: A alone, rounded, would be another property.
+    """
+    parts = [A.to(dtype)]
+    rest = A - parts[0].double()  # exact, as all later ones are: what is left has fewer digits
+    while bool((rest != 0).any()) and len(parts) < MOST_PARTS:
+        parts.append(rest.to(dtype))
+        rest = rest - parts[-1].double()
+    if bool((rest != 0).any()):  # NaN too, of what overflows
+        raise VnnlibError(f"a coefficient of the property is too large or too small for {dtype}: scale its row.")
+    return parts
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

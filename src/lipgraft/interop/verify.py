@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lipgraft.errors import SettingsError
 from lipgraft.files import check_folder
 from lipgraft.inputs import seconds, settings_of
 from lipgraft.interop.certificates import CertificateFolder
@@ -120,6 +121,12 @@ def verify_specification(
     _check_counts(subject, specification, where)
     dropped = subject.network.dropped
     if dropped is not None:
+        if chosen.speaks_of == "float32":
+            raise SettingsError(
+                f"speaks_of: float32 needs every operator, and the network's final {dropped} is left out: it keeps the "
+                f"order of real numbers, but rounded, different inputs of {dropped} have equal results; export the "
+                f"network without {dropped}, or use speaks_of: real."
+            )
         specification = _order_alone(specification, dropped, where)
     kept = None if certificates is None else check_folder(certificates)
     try:

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipgraft.interop.importer import Call, Value, imports
-from lipgraft.interop.module import Shift
+from lipgraft.interop.module import Divide, Multiply, Shift, Sum
 from lipgraft.interop.onnx_file import Shape
-from lipgraft.interop.operators.arithmetic import shifted
+from lipgraft.interop.operators.arithmetic import shifted, together
 
 
 @imports("Gemm")
@@ -22,21 +22,42 @@ def gemm(call: Call) -> Value:
     alpha, beta = float(call.attribute("alpha", 1.0)), float(call.attribute("beta", 1.0))
     flipped = [bool(call.attribute(name, 0)) for name in ("transA", "transB")]
     if isinstance(left, Value) and isinstance(right, Tensor):
-        matrix, constant = _turned(call, left, flipped[0]), right.T if flipped[1] else right
-        count = constant.shape[1]
-        vector = bias is None or (matrix.shape[0] == 1 and bias.numel() in (1, count))
-        folded = None if bias is None or not vector else (beta * call.numbers(bias)).flatten().expand(count)
-        result = products(call, matrix, alpha * call.numbers(constant).T, folded, (matrix.shape[0], count))
+        matrix, constant = _turned(call, left, flipped[0]), right if flipped[1] else right.T
     elif isinstance(left, Tensor) and isinstance(right, Value):
         matrix, constant = _turned(call, right, not flipped[1]), left.T if flipped[0] else left
-        count = len(constant)
-        vector = bias is None or (matrix.shape[0] == 1 and bias.numel() in (1, count))
-        folded = None if bias is None or not vector else (beta * call.numbers(bias)).flatten().expand(count)
-        result = products(call, matrix, alpha * call.numbers(constant), folded, (matrix.shape[0], count))
-        result = _turned(call, result, True)
     else:
         raise call.unsupported("only products with a constant matrix are affine")
-    return result if vector or bias is None else shifted(call, Shift, result, beta * call.numbers(bias))
+    weight, count = call.numbers(constant), len(constant)
+    scaled = _exactly(weight, alpha)
+    shift = None if bias is None else _exactly(call.numbers(bias), beta)
+    vector = bias is not None and matrix.shape[0] == 1 and bias.numel() in (1, count)
+    folded = shift.flatten().expand(count) if vector and scaled is not None and shift is not None else None
+    result = products(call, matrix, weight if scaled is None else scaled, folded, (matrix.shape[0], count))
+    if scaled is None:
+        result = _times(call, result, alpha)
+    if isinstance(left, Tensor):
+        result = _turned(call, result, True)
+    if bias is None or folded is not None:
+        return result
+    if shift is not None:
+        return shifted(call, Shift, result, shift)
+    # beta (0 result + C): a layer has no room for a product that it would round.
+    apart = _times(call, shifted(call, Shift, _times(call, result, 0.0), bias), beta)
+    return together(call, Sum(), result, apart)
+
+
+def _exactly(numbers: Tensor, factor: float) -> Tensor | None:
+    """The product if nothing of it is rounded: the factor is zero or a power of two, and no digit is too small."""
+    product = numbers * factor
+    if factor == 0.0 or (abs(math.frexp(factor)[0]) == 0.5 and torch.equal(product / factor, numbers)):
+        return product
+    return None
+
+
+def _times(call: Call, value: Value, factor: float) -> Value:
+    """The product with a number of the file, an attribute, as a layer of its own."""
+    layer = Multiply(torch.tensor(factor, dtype=call.importer.dtype))
+    return call.emit(layer, value, shape=value.shape)
 
 
 def _turned(call: Call, value: Value, turn: bool) -> Value:
@@ -106,8 +127,13 @@ def reduced(call: Call) -> Value:
         return call.reshaped(call.emit(nn.AdaptiveAvgPool2d(1), call.image(value)), shape)
     size = math.prod(value.shape[axis] for axis in axes)
     places = torch.arange(math.prod(value.shape)).reshape(value.shape).permute(*kept, *axes).reshape(-1, size)
-    weight = torch.full((1, size), 1.0 / size if mean else 1.0, dtype=call.importer.dtype)
-    return call.reshaped(products(call, call.moved(value, places), weight, None, (len(places), 1)), shape)
+    # A share that is no power of two would be rounded: then the sum is divided, in the type that proofs compute in.
+    share = _exactly(torch.ones(1, size, dtype=call.importer.dtype), 1.0 / size) if mean else None
+    weight = torch.ones(1, size, dtype=call.importer.dtype) if share is None else share
+    result = products(call, call.moved(value, places), weight, None, (len(places), 1))
+    if mean and share is None:
+        result = shifted(call, Divide, result, torch.tensor(float(size), dtype=torch.float64))
+    return call.reshaped(result, shape)
 
 
 @imports("Conv")

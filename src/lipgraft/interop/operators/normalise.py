@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lipgraft.interop.importer import Call, Value, imports
+
+EPSILON = float(np.float32(1e-5))  # where a file gives none: attributes are float32 numbers, in float64 networks too
 
 
 @imports("BatchNormalization")
@@ -22,7 +25,7 @@ def batch_normalization(call: Call) -> Value:
     kind = nn.BatchNorm2d if len(value.shape) == 4 else nn.BatchNorm1d
     if len(scale) != value.shape[1]:
         raise call.unsupported(f"it has {len(scale)} channels, and gets shape {value.shape}")
-    layer = kind(len(scale), eps=float(call.attribute("epsilon", 1e-5)), dtype=call.importer.dtype)
+    layer = kind(len(scale), eps=float(call.attribute("epsilon", EPSILON)), dtype=call.importer.dtype)
     state: dict[str, Tensor] = {"weight": scale, "bias": shift, "running_mean": mean, "running_var": variance}
     layer.load_state_dict({**state, "num_batches_tracked": torch.tensor(0)})
     return call.emit(layer, call.laid_out(value, value.shape[1:]))
