@@ -249,3 +249,34 @@ def test_places_that_are_not_there_are_refused_in_one_sentence(tmp_path: Path) -
     g.add("Gather", g.last, whole(g, 9), name="culprit", axis=1)
     with pytest.raises(UnsupportedOperationError, match=r"Gather of node 'culprit' is not supported: .*9.*\.$"):
         load_onnx(g.save(tmp_path / "net.onnx", None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by", ["sizes", "scales"])
+@pytest.mark.parametrize("axes", [[2, 3], [-1, 2]])
+def test_resize_of_some_axes_leaves_the_others(axes: list[int], by: str, tmp_path: Path) -> None:
+    g = Graph([1, 2, 2, 3], opset=18)
+    factors = [3, 2] if axes[0] == 2 else [2, 3]
+    old = [(1, 2, 2, 3)[axis] for axis in axes]
+    sizes = whole(g, *(n * m for n, m in zip(factors, old, strict=True)))
+    inputs = ["", "", sizes] if by == "sizes" else ["", real(g, *factors)]
+    g.add("Resize", g.last, *inputs, axes=axes, mode="nearest", nearest_mode="floor",
+          coordinate_transformation_mode="asymmetric")  # fmt: skip
+    path = g.save(tmp_path / "net.onnx", None)  # type: ignore[arg-type]
+    x = torch.rand(1, 2, 2, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(load_onnx(path)(x), OnnxRuntime(path)(x).reshape(1, -1))
+
+
+def test_batch_norm_of_every_place_is_refused(tmp_path: Path) -> None:
+    """`spatial=0`, which opset 9 gave up."""
+    g = Graph(IMAGE, opset=7)
+    spread = g.number(np.ones((4, 4, 6), np.float32))
+    g.add("BatchNormalization", g.last, *(g.random(4, 4, 6) for _ in range(3)), spread, name="culprit", spatial=0)
+    with pytest.raises(UnsupportedOperationError, match=r"node 'culprit' is not supported: .* for every place"):
+        load_onnx(g.save(tmp_path / "net.onnx", None))  # type: ignore[arg-type]
+
+
+def test_clip_between_limits_that_are_no_single_numbers_is_refused(tmp_path: Path) -> None:
+    g = Graph(ROW)
+    g.add("Clip", g.last, real(g, *range(6)), real(g, 9), name="culprit")
+    with pytest.raises(UnsupportedOperationError, match=r"node 'culprit' is not supported: .* single numbers"):
+        load_onnx(g.save(tmp_path / "net.onnx", None))  # type: ignore[arg-type]

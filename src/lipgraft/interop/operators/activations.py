@@ -28,5 +28,7 @@ def activation(call: Call) -> Value:
 def _end(call: Call, name: str, index: int) -> float | None:
     """A limit of Clip: an attribute (older opsets) or an input; None where it is missing or infinite."""
     given = call.attribute(name, call.constant(index))
+    if isinstance(given, torch.Tensor) and given.numel() != 1:
+        raise call.unsupported(f"its limits are single numbers, and {name!r} has shape {tuple(given.shape)}")
     end = None if given is None else float(given)
     return end if end is not None and abs(end) < FAR else None
