@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from interop_cases import Graph
 from lipgraft.interop import export_onnx, load_onnx
+from lipgraft.interop.clock import OutOfTime
 from lipgraft.interop.formulas import recognised
 from lipgraft.network import Product, trace
 
@@ -118,6 +120,13 @@ def test_results_that_are_read_twice_time_and_again_are_no_formula_without_end(k
         g.add(step, g.last, number(g, 3.0) if step == "Pow" else g.last)
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in g.constants}
     assert recognised(g.nodes, constants, [g.last]) == g.nodes
+
+
+def test_formulas_are_looked_for_until_the_deadline_alone() -> None:
+    g = Graph([1, 5])
+    silu(g, g.last)
+    with pytest.raises(OutOfTime):
+        recognised(g.nodes, {}, [g.last], time.monotonic() - 1)
 
 
 def test_a_chain_of_sums_behind_a_sigmoid_is_read(tmp_path: Path) -> None:

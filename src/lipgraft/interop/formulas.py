@@ -17,6 +17,7 @@ import numpy as np
 
 from lipgraft.activations import KINDS
 from lipgraft.activations.curve import Formula
+from lipgraft.interop.clock import check_time
 from lipgraft.interop.optional import need
 
 Z = "z"
@@ -26,10 +27,12 @@ SPACE = 2  # times the longest known formula: a file may write one with more ope
 TOLERANCE = 1e-5  # constants are float32, and some are written with few digits
 
 
-def recognised(nodes: Sequence[Any], constants: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[Any]:
+def recognised(
+    nodes: Sequence[Any], constants: Mapping[str, np.ndarray], outputs: Sequence[str], deadline: float = math.inf
+) -> list[Any]:
     """The nodes of a file, where a formula of a known activation is one node of that activation's operator.
 
-    constants: the file's own; outputs: the names that must stay.
+    constants: the file's own; outputs: the names that must stay; deadline: by time.monotonic, then OutOfTime is raised.
     """
     curves = [(c.formula, c) for kind in KINDS for c in kind.with_formula() if c.formula is not None]
     known = [(_normal(formula), curve) for formula, curve in curves]
@@ -42,6 +45,7 @@ def recognised(nodes: Sequence[Any], constants: Mapping[str, np.ndarray], output
     gone: set[int] = set()
     # In the file's order: what an activation reads may be the end of an earlier one, at which no walk goes further.
     for node in nodes:
+        check_time(deadline)
         for leaf in written.leaves(node):
             formula = written.formula(node.output[0], leaf)
             form = None if formula is None else _normal(formula)

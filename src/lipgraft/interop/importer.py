@@ -162,7 +162,7 @@ class Importer:
         self.steps: list[Step] = []
         self.known: dict[str, Operand] = {"": None}
         self.known |= {name: _tensor(array) for name, array in file.constants().items()}
-        self.nodes = recognised(file.model.graph.node, file.constants(), [file.output_name])
+        self.nodes = recognised(file.model.graph.node, file.constants(), [file.output_name], deadline)
         self.uses = Counter(name for node in self.nodes for name in node.input)
         self.uses.update([file.output_name])
         example = torch.rand(_EXAMPLES, *file.input_shape, generator=torch.Generator().manual_seed(0))
