@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 
 from interop_cases import Graph
 from lipgraft.interop import export_onnx, load_onnx
+from lipgraft.interop.clock import OutOfTime
+from lipgraft.interop.formulas import recognised
 from lipgraft.network import Product, trace
 
 
@@ -104,3 +108,31 @@ def test_formulas_joined_by_arithmetic_alone_are_read_one_by_one(act: nn.Module,
     x = torch.linspace(-4, 4, 40).reshape(10, 4)
     with torch.no_grad():
         torch.testing.assert_close(again(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Sigmoid", "Erf", "Tanh"])
+@pytest.mark.parametrize("step", ["Add", "Mul", "Pow"])
+def test_results_that_are_read_twice_time_and_again_are_no_formula_without_end(kind: str, step: str) -> None:
+    """Written out, sixty of them would have 2^60 parts, or 3^60."""
+    g = Graph([1, 5])
+    g.add(kind)
+    for _ in range(60):
+        g.add(step, g.last, number(g, 3.0) if step == "Pow" else g.last)
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in g.constants}
+    assert recognised(g.nodes, constants, [g.last]) == g.nodes
+
+
+def test_formulas_are_looked_for_until_the_deadline_alone() -> None:
+    g = Graph([1, 5])
+    silu(g, g.last)
+    with pytest.raises(OutOfTime):
+        recognised(g.nodes, {}, [g.last], time.monotonic() - 1)
+
+
+def test_a_chain_of_sums_behind_a_sigmoid_is_read(tmp_path: Path) -> None:
+    g = Graph([1, 5])
+    g.add("Sigmoid", g.add("Mul", g.last, number(g, 1e-3)))
+    for _ in range(60):
+        g.add("Add", g.last, g.last)
+    model = load_onnx(g.save(tmp_path / "net.onnx", [1, 5]))
+    assert [node.kind for _, node in trace(model, (5,)).activations()] == ["sigmoid"]

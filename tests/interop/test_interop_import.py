@@ -14,10 +14,10 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
-from interop_cases import CASES, Graph
+from interop_cases import CASES, Graph, vnnlib
 from lipgraft import Box, bound, grafting, models
 from lipgraft.errors import CheckpointError, LipgraftError, UnsupportedOperationError
-from lipgraft.interop import OnnxNetwork, OnnxRuntime, fingerprint_onnx, load_onnx
+from lipgraft.interop import OnnxNetwork, OnnxRuntime, fingerprint_onnx, load_onnx, verify_vnnlib
 from lipgraft.interop.load import check_import, import_checked
 from lipgraft.models.hashing import fingerprint
 from lipgraft.network import trace
@@ -394,3 +394,30 @@ def test_a_large_neuron_does_not_hide_a_wrong_output_that_does_not_read_it(tmp_p
     check_import(load_onnx(tmp_path / "net.onnx"), judge, x)
     with pytest.raises(UnsupportedOperationError, match="in output 0"):
         check_import(load_onnx(saved("other.onnx", 1.01)), judge, x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("kind", "attributes"), [("MaxPool", {"kernel_shape": [3, 1]}), ("ReduceMean", {"axes": [2]})])
+def test_a_network_without_parameters_has_the_type_of_its_file(
+    kind: str, attributes: dict[str, list[int]], dtype: type, tmp_path: Path
+) -> None:
+    g = Graph([1, 2, 3, 4], dtype=dtype)
+    g.add(kind, **attributes)
+    net, spec = g.save(tmp_path / "net.onnx", None), tmp_path / "spec.vnnlib"  # type: ignore[arg-type]
+    network, runtime = load_onnx(net), OnnxRuntime(net)
+    x = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0)).to(getattr(torch, np.dtype(dtype).name))
+    torch.testing.assert_close(network(x), runtime(x).reshape(1, -1))
+    words = []
+    for limit in (0.9, 1.1):
+        spec.write_text(vnnlib([0.0] * 24, [1.0] * 24, 8, f"(>= Y_0 {limit})"))
+        words.append(verify_vnnlib(net, spec, 600.0).status)
+    assert words == ["sat", "unsat"]
+
+
+@pytest.mark.parametrize("name", ["training", "steps", "forward", "number_type", "T_destination", "_modules"])
+def test_a_node_may_have_any_name(name: str, tmp_path: Path) -> None:
+    g = Graph([1, 3])
+    g.add("Relu", name=name)
+    path = g.save(tmp_path / "net.onnx", [1, 3])
+    x = torch.tensor([[-1.0, 0.5, 2.0]])
+    torch.testing.assert_close(load_onnx(path)(x), OnnxRuntime(path)(x))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from interop_cases import Graph
+from interop_cases import Graph, vnnlib
 from lipgraft import Box, bound
 from lipgraft.errors import UnsupportedOperationError
-from lipgraft.interop import OnnxRuntime, load_onnx
+from lipgraft.interop import OnnxRuntime, load_onnx, verify_vnnlib
 from lipgraft.interop.importer import OPERATORS
 
 IMAGE = (1, 4, 4, 6)
@@ -249,3 +249,115 @@ def test_places_that_are_not_there_are_refused_in_one_sentence(tmp_path: Path) -
     g.add("Gather", g.last, whole(g, 9), name="culprit", axis=1)
     with pytest.raises(UnsupportedOperationError, match=r"Gather of node 'culprit' is not supported: .*9.*\.$"):
         load_onnx(g.save(tmp_path / "net.onnx", None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by", ["sizes", "scales"])
+@pytest.mark.parametrize("axes", [[2, 3], [-1, 2]])
+def test_resize_of_some_axes_leaves_the_others(axes: list[int], by: str, tmp_path: Path) -> None:
+    g = Graph([1, 2, 2, 3], opset=18)
+    factors = [3, 2] if axes[0] == 2 else [2, 3]
+    old = [(1, 2, 2, 3)[axis] for axis in axes]
+    sizes = whole(g, *(n * m for n, m in zip(factors, old, strict=True)))
+    inputs = ["", "", sizes] if by == "sizes" else ["", real(g, *factors)]
+    g.add("Resize", g.last, *inputs, axes=axes, mode="nearest", nearest_mode="floor",
+          coordinate_transformation_mode="asymmetric")  # fmt: skip
+    path = g.save(tmp_path / "net.onnx", None)  # type: ignore[arg-type]
+    x = torch.rand(1, 2, 2, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(load_onnx(path)(x), OnnxRuntime(path)(x).reshape(1, -1))
+
+
+def test_batch_norm_of_every_place_is_refused(tmp_path: Path) -> None:
+    """`spatial=0`, which opset 9 gave up."""
+    g = Graph(IMAGE, opset=7)
+    spread = g.number(np.ones((4, 4, 6), np.float32))
+    g.add("BatchNormalization", g.last, *(g.random(4, 4, 6) for _ in range(3)), spread, name="culprit", spatial=0)
+    with pytest.raises(UnsupportedOperationError, match=r"node 'culprit' is not supported: .* for every place"):
+        load_onnx(g.save(tmp_path / "net.onnx", None))  # type: ignore[arg-type]
+
+
+def test_clip_between_limits_that_are_no_single_numbers_is_refused(tmp_path: Path) -> None:
+    g = Graph(ROW)
+    g.add("Clip", g.last, real(g, *range(6)), real(g, 9), name="culprit")
+    with pytest.raises(UnsupportedOperationError, match=r"node 'culprit' is not supported: .* single numbers"):
+        load_onnx(g.save(tmp_path / "net.onnx", None))  # type: ignore[arg-type]
+
+
+def limited(path: Path, kind: str, limit: float | list[float]) -> Path:
+    """`Max`, `Min`, or `Clip` on its lower side."""
+    g = Graph([1, 3])
+    constant = g.number(np.array(limit, np.float32))
+    g.add(kind, g.last, constant, name="culprit")
+    return g.save(path, None)  # type: ignore[arg-type]
+
+
+FARTHEST = float(np.finfo(np.float32).max)
+LIMITS = (999.0, 1001.0, 1e7, 1e10, 3.3e37, 3.4e38, FARTHEST, np.inf)
+
+
+@pytest.mark.parametrize("size", LIMITS)
+@pytest.mark.parametrize("kind", ["Max", "Min", "Clip"])
+def test_a_limit_that_nothing_reaches_changes_nothing(kind: str, size: float, tmp_path: Path) -> None:
+    path = limited(tmp_path / "net.onnx", kind, size if kind == "Min" else -size)
+    network, x = load_onnx(path), torch.tensor([[0.3, -0.4, 0.123]])
+    torch.testing.assert_close(network(x), x, atol=1e-4, rtol=0)
+    for method in ("ibp", "crown", "alpha-crown"):
+        bounds = bound(network, Box(x - 0.01, x + 0.01), method)
+        torch.testing.assert_close(bounds.lower, x - 0.01, atol=1e-4, rtol=0)
+        torch.testing.assert_close(bounds.upper, x + 0.01, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["Max", "Min"])
+def test_a_limit_far_away_still_limits(kind: str, tmp_path: Path) -> None:
+    limit = 1e7 if kind == "Max" else -1e7
+    path = limited(tmp_path / "net.onnx", kind, limit)
+    network, runtime = load_onnx(path), OnnxRuntime(path)
+    for x in (torch.tensor([[0.3, 2 * limit, -2 * limit]]), torch.tensor([[limit, limit + 10, limit - 10]])):
+        assert torch.equal(network(x).double(), runtime(x).double())
+        bounds = bound(network, Box(x - 1, x + 1), "crown")
+        assert bool(((bounds.lower <= runtime(x)) & (runtime(x) <= bounds.upper)).all())
+
+
+def test_a_property_behind_a_limit_far_away_is_decided(tmp_path: Path) -> None:
+    path, spec = limited(tmp_path / "net.onnx", "Max", -1e7), tmp_path / "spec.vnnlib"
+    words = []
+    for formula in ("(<= Y_0 0.2)", "(>= Y_0 0.35)"):
+        spec.write_text(vnnlib([0.3] * 3, [0.4] * 3, 3, formula))
+        words.append(verify_vnnlib(path, spec, 600.0, certificates=tmp_path / f"proofs{len(words)}").status)
+    assert words == ["unsat", "sat"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        ("Max", [-1e7, 0.0, 0.0]),
+        ("Min", [0.0, 2e6, 1.0]),
+        ("Max", [-np.inf, 0.0, 0.0]),
+        ("Max", 3.4e38),
+        ("Min", -np.inf),
+        ("Max", np.nan),
+        ("Clip", np.inf),
+        ("Clip", np.nan),
+    ],
+)
+def test_a_limit_that_would_lose_what_it_limits_is_refused(
+    kind: str, limit: float | list[float], tmp_path: Path
+) -> None:
+    path = limited(tmp_path / "net.onnx", kind, limit)
+    with pytest.raises(UnsupportedOperationError, match=r"node 'culprit' is not supported: a limit of it.*\.$"):
+        load_onnx(path)
+
+
+@pytest.mark.parametrize("limit", [-np.inf, -1e7])
+def test_several_limits_that_nothing_reaches_repeat_as_one_would(limit: float, tmp_path: Path) -> None:
+    g = Graph([1, 3])
+    g.add("Max", g.last, g.number(np.full((2, 3), limit, np.float32)))
+    path = g.save(tmp_path / "net.onnx", None)  # type: ignore[arg-type]
+    x = torch.tensor([[0.3, -0.4, 0.123]])
+    assert torch.equal(load_onnx(path)(x), x.repeat(1, 2))
+
+
+def test_a_limit_of_doubles_keeps_its_digits(tmp_path: Path) -> None:
+    g = Graph([1, 2], opset=13, dtype=np.float64)
+    g.add("Clip", g.last, g.number(np.array(16777217.0)))
+    path = g.save(tmp_path / "net.onnx", None)  # type: ignore[arg-type]
+    assert load_onnx(path)(torch.tensor([[0.0, 3e7]], dtype=torch.float64)).tolist() == [[16777217.0, 3e7]]

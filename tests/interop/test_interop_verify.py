@@ -20,10 +20,12 @@ from lipgraft.interop import (
     OnnxNetwork,
     OnnxRuntime,
     Region,
+    Specification,
     VnnlibError,
     VnnResult,
     load_onnx,
     parse_vnnlib,
+    read_vnnlib,
     verify_instances,
     verify_vnnlib,
 )
@@ -526,3 +528,31 @@ def test_missing_files_are_errors_of_their_instances(tmp_path: Path) -> None:
     assert result.status == "error"
     with pytest.raises(VnnlibError, match="cannot be read"):
         verify_instances(tmp_path / "none.csv")
+
+
+def test_a_file_that_fails_as_nobody_has_foreseen_is_an_error_of_its_line_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = table(tmp_path)
+
+    def read(file: Path, **known: float) -> Specification:
+        if file.name == "holds.vnnlib":
+            raise KeyError("training")
+        return read_vnnlib(file, **known)
+
+    monkeypatch.setattr("lipgraft.interop.instances.read_vnnlib", read)
+    summary = verify_instances(path)
+    assert [result.status for result in summary.results] == ["error", "sat", "error"]
+    assert summary.results[0].reason == "KeyError: 'training'"
+    assert (tmp_path / "results" / "results.csv").is_file()
+
+
+def test_an_index_that_is_none_is_an_error_of_its_line_alone(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    (tmp_path / "holds.vnnlib").write_text(
+        "(vnnlib-version <2.0>)(declare-network N (declare-input X real [1, 2])(declare-output Y real [1, 2]))"
+        "(assert (>= Y[0 1] 5))"
+    )
+    results = verify_instances(path).results
+    assert [result.status for result in results] == ["error", "sat", "error"]
+    assert "Y[0 1] is not an index of Y" in results[0].reason

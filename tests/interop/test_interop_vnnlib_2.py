@@ -80,8 +80,20 @@ WRONG = {
     "whole numbers": (GOOD.replace("X float32", "X int8"), "only real, float32"),
     "a strict comparison": (GOOD + "(assert (< Out[0,0] 1))", "is not supported"),
     "an open bracket": (GOOD + "(assert (<= Out[0 1))", "square brackets"),
+    "no comma": (GOOD.replace("X[1,0]", "X[1 0]"), "is not an index of X"),
+    "a comma at the end": (GOOD.replace("X[1,0]", "X[1,]"), "is not an index of X"),
+    "a comma alone": (GOOD.replace("X[1,0]", "X[,]"), "is not an index of X"),
+    "an index of 5,000 digits": (GOOD.replace("X[1,0]", f"X[{'1' * 5000},0]"), "is not an index of X"),
+    "an index that is no number": (GOOD.replace("X[1,0]", "X[one,0]"), "is not an index of X"),
+    **{f"the shape {shape}": (GOOD.replace("[2, 1]", shape), "is not a shape")
+       for shape in ("[2 1]", "[2,]", "[,]", "[2,,1]", "[-2, 1]", f"[{'1' * 5000}]", "2")},
+    "names of version 1.0": (GOOD.replace("X[1,0]", "X_1"), "'X_1' is neither a number nor a variable"),
+    "names of version 1.0 before the network": (
+        GOOD.replace("(declare-network", "(assert (>= Y_0 5))(declare-network"), "'Y_0' .* before this assertion"),
+    "the network after the assertions": (GOOD.splitlines()[0] + "(assert (>= X[0,0] 0))", "before this assertion"),
+    "the version after assertions": ("(assert (>= Y_0 5))" + GOOD, "comes after commands of version 1.0"),
     "two inputs": (GOOD.replace("(declare-output Out", "(declare-input Out"), "one input and one output"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from lipgraft.interop.errors import VnnlibError
 from lipgraft.interop.linear import Variable, variable
-from lipgraft.interop.sexpr import Expression, show
+from lipgraft.interop.sexpr import NUMBER, Expression, show
 
-_PLACE = re.compile(r"([^\[\]]+)(?:\[([\d\s,]*)\])?", re.ASCII)
-_SHAPE = re.compile(r"\[([\d\s,]*)\]", re.ASCII)
+_PLACE = re.compile(r"([^\[\]]+)(\[[^\[\]]*\])?", re.ASCII)
+# Whole numbers between commas, or none at all; more digits than these are no size of anything.
+_WHOLE = re.compile(r"\[(?:\s*\d{1,9}\s*(?:,\s*\d{1,9}\s*)*|\s*)\]", re.ASCII)
 TYPES = ("real", "float32", "float64")
 MOST = 1 << 28  # numbers in a tensor
 
@@ -39,22 +40,28 @@ class TensorName:
 
 @dataclass
 class Declarations:
-    """What is declared so far, in either version. where: the file's name."""
+    """What is declared so far, in either version. where: the file's name; second: whether it says that it is 2.0."""
 
     where: str
+    second: bool = False
     single: dict[Variable, None] = field(default_factory=dict)
     tensors: dict[str, TensorName] = field(default_factory=dict)
 
     def names(self, word: str) -> Variable | None:
         """The variable that a word stands for."""
-        if not self.tensors:
+        if not (self.second or self.tensors):
             return variable(word)
         match = _PLACE.fullmatch(word)
         tensor = self.tensors.get(match[1]) if match is not None else None
-        if match is None or tensor is None:
+        if tensor is None and NUMBER.fullmatch(word):
             return None
-        at = [int(n) for n in match[2].split(",")] if match[2] else []
-        if len(at) != len(tensor.shape) or any(n >= size for n, size in zip(at, tensor.shape, strict=True)):
+        if match is None or tensor is None:
+            first = "" if self.tensors else " before this assertion"
+            raise VnnlibError(
+                f"{self.where}: {show(word)!r} is neither a number nor a variable: no network declares it{first}."
+            )
+        at = _whole_numbers(match[2] or "[]")
+        if at is None or len(at) != len(tensor.shape) or any(n >= m for n, m in zip(at, tensor.shape, strict=True)):
             raise VnnlibError(
                 f"{self.where}: {show(word)} is not an index of {tensor.name}, whose shape is {tensor.shape}."
             )
@@ -80,10 +87,14 @@ class Declarations:
         letters = {"declare-input": "X", "declare-output": "Y"}
         for part in command[2:]:
             match part:
-                case [str(kind), str(name), str(sort), str(shape)] if kind in letters and _SHAPE.fullmatch(shape):
+                case [str(kind), str(name), str(sort), str(shape)] if kind in letters:
                     if sort.lower() not in TYPES:
                         raise VnnlibError(f"{self.where}: {show(part)}: only {', '.join(TYPES)} are supported.")
-                    sizes = tuple(int(n) for n in shape[1:-1].split(",")) if shape[1:-1].strip() else ()
+                    sizes = _whole_numbers(shape)
+                    if sizes is None:
+                        raise VnnlibError(
+                            f"{self.where}: {show(part)}: {show(shape)} is not a shape; one is written as in [1, 5]."
+                        )
                     tensor = TensorName(letters[kind], name, sizes)
                     if name in self.tensors or not 0 < tensor.count <= MOST:
                         raise VnnlibError(f"{self.where}: {show(part)} declares no tensor, or one of a name twice.")
@@ -111,3 +122,10 @@ class Declarations:
                 f"{self.where} does not declare {letter}_{missing or 0}; variables are numbered from 0 without gaps."
             )
         return len(numbers)
+
+
+def _whole_numbers(text: str) -> tuple[int, ...] | None:
+    """Those of an index or a shape, as in [0, 3]; None where it is written otherwise."""
+    if not _WHOLE.fullmatch(text):
+        return None
+    return tuple(int(n) for n in text[1:-1].split(",")) if text[1:-1].strip() else ()

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from lipgraft.interop.optional import need
 from lipgraft.network.lowering.remedies import remedy
 
 _EXAMPLES = 2
+_EMPTY = OnnxNetwork((), {}, ())  # its attributes are no names for layers
+_TYPE = "number_type"
 # What onnx's reference evaluator raises where a node's parts do not fit.
 _FOLDING_ERRORS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
@@ -168,7 +171,7 @@ class Importer:
         self.steps: list[Step] = []
         self.known: dict[str, Operand] = {"": None}
         self.known |= {name: _tensor(array) for name, array in file.constants().items()}
-        self.nodes = recognised(file.model.graph.node, file.constants(), [file.output_name])
+        self.nodes = recognised(file.model.graph.node, file.constants(), [file.output_name], deadline)
         self.uses = Counter(name for node in self.nodes for name in node.input)
         self.uses.update([file.output_name])
         example = torch.rand(_EXAMPLES, *file.input_shape, generator=torch.Generator().manual_seed(0))
@@ -186,7 +189,11 @@ class Importer:
         if output.laid != (size,) or not self.steps or self.steps[-1].layer != output.layer:
             self.emit(View((size,)), (output,), (1, size), self.file.model.graph.node[-1])
         self._fold_biases()
-        return OnnxNetwork(self.file.input_shape, self.layers, self.steps, self.dropped).eval()
+        network = OnnxNetwork(self.file.input_shape, self.layers, self.steps, self.dropped).eval()
+        if not any(part.is_floating_point() for part in chain(network.parameters(), network.buffers())):
+            # What it computes in is otherwise told by its own numbers.
+            network.register_buffer(_TYPE, torch.empty(0, dtype=self.dtype), persistent=False)
+        return network
 
     def _fold_biases(self) -> None:
         """MatMul + Add is one linear layer: the constant becomes its bias, where nothing else reads the product.
@@ -237,7 +244,7 @@ class Importer:
         if isinstance(layer, View | nn.ZeroPad2d) and node.op_type != "Pad":
             base = f"{base}_{'view' if isinstance(layer, View) else 'pad'}"
         name, number = base, 2
-        while name in self.layers or hasattr(OnnxNetwork, name) or name in ("input_shape", "steps", "dropped"):
+        while name in self.layers or name == _TYPE or hasattr(_EMPTY, name):
             name, number = f"{base}_{number}", number + 1
         return name
 

@@ -29,6 +29,8 @@ from lipgraft.verification import VerifySettings
 from lipgraft.verification.settings import flat
 from lipgraft.version import __version__
 
+# What Python raises where a file says something that nobody has foreseen.
+_UNFORESEEN = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError)
 UNREADABLE = "none"  # in place of a file's digest; digests consist of the digits 0 to f
 
 
@@ -237,6 +239,8 @@ def _verified(
         answer = VnnResult("timeout")
     except (LipgraftError, RuntimeError, MemoryError) as error:  # one that fails takes no other with it
         answer = VnnResult("error", reason=" ".join(str(error).split()) or "out of memory")
+    except _UNFORESEEN as error:
+        answer = VnnResult("error", reason=" ".join(f"{type(error).__name__}: {error}".split()))
     return replace(answer, seconds=time.monotonic() - started)
 
 

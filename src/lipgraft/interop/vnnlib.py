@@ -45,7 +45,9 @@ def parse_vnnlib(text: str, where: str = "the specification", *, deadline: float
             raise VnnlibError(f"{where}: {show(command)} comes after (exit), where nothing counts.")
         match command[0]:
             case "vnnlib-version":
-                reader.equal = _is_second(command, where)
+                reader.equal = declared.second = _is_second(command, where)
+                if declared.second and (reader.highest or declared.single):  # in names that 2.0 does not have
+                    raise VnnlibError(f"{where}: {show(command)} comes after commands of version 1.0.")
             case "declare-network" if reader.equal:
                 declared.declare_network(command)
             case "declare-const" | "declare-fun" if not reader.equal:

@@ -50,7 +50,7 @@ def trace(
     check_module(model)
     with evaluated(model), full_precision():
         traced, network = _lowered(model, input_shape, fold)
-        network = expanded(network) if expand else network
+        network = expanded(network, like(model)) if expand else network
         if not products:
             _refuse_products(network)
         if check:
@@ -85,7 +85,7 @@ def trace_within(model: nn.Module, lower: Tensor, upper: Tensor, *, products: bo
     check_module(model)
     with evaluated(model), full_precision():
         traced, network = _lowered(model, tuple(lower.shape[1:]), fold=True)
-        network = expanded(network)
+        network = expanded(network, like(model))
         if not products:
             _refuse_products(network)
         points = _points(model, lower, upper)

@@ -21,9 +21,9 @@ from lipgraft.network.simplify import without_dead
 class Rewriter:
     """The nodes of the new graph, while it grows."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, other: Tensor | None = None) -> None:
         self.nodes: list[Node] = []
-        self.like = like(network)
+        self.like = like(network, other)
         self._names = set(network.names)
 
     def add(self, kind: type[Node], name: str, shape: Shape, *inputs: int, **fields: Any) -> int:
@@ -51,9 +51,9 @@ Rule = Callable[[Rewriter, Node, tuple[int, ...]], int | None]
 """(rewriter, node, new positions of its inputs) -> position of what takes its place, None to keep the node."""
 
 
-def rewritten(network: Network, rule: Rule) -> Network:
-    """The network with some nodes replaced; the others keep their names and tensors."""
-    out = Rewriter(network)
+def rewritten(network: Network, rule: Rule, other: Tensor | None = None) -> Network:
+    """The network with some nodes replaced; the others keep their names and tensors. other: see `like`."""
+    out = Rewriter(network, other)
     position: list[int] = []
     for node in network.nodes:
         inputs = tuple(position[j] for j in node.inputs)
@@ -62,11 +62,12 @@ def rewritten(network: Network, rule: Rule) -> Network:
     return Network(tuple(out.nodes), position[network.output])
 
 
-def expanded(network: Network) -> Network:
+def expanded(network: Network, other: Tensor | None = None) -> Network:
     """The network with max pooling written as max(a, b) = a + relu(b - a), first along rows, then along columns.
 
     The ReLUs are marked as auxiliary: they are bounded, split and counted in Lipschitz constants like any other, but
     they are no neurons of the model, so that they are neither grafted nor counted among its unstable neurons.
+    other: of the model's dtype and device, for a network without any number of its own.
     """
 
     def rule(out: Rewriter, node: Node, inputs: tuple[int, ...]) -> int | None:
@@ -79,7 +80,7 @@ def expanded(network: Network) -> Network:
             x = out.scale(node.name, shape, x, 1.0, 0.0)
         return out.rename(x, node.name)
 
-    return rewritten(network, rule) if any(isinstance(node, MaxPool) for node in network.nodes) else network
+    return rewritten(network, rule, other) if any(isinstance(node, MaxPool) for node in network.nodes) else network
 
 
 def _line_maximum(out: Rewriter, node: MaxPool, x: int, shape: Shape, axis: int) -> tuple[int, Shape]:

@@ -12,6 +12,10 @@ from lipgraft.interop.module import Applied, Difference, Divide, Multiply, Shift
 from lipgraft.interop.onnx_file import Shape
 from lipgraft.network import Cosine, Floor, Power, Product, Quotient, Sign, Sine
 
+FAR = 1e38  # files write the largest float32 where they mean no limit
+# Limits up to NEAR are told from numbers of ordinary size to four digits, as imports are compared. Beyond it, a single
+# limit is a Hardtanh, which subtracts nothing; different ones at once are refused beyond LARGEST.
+NEAR, LARGEST = 1e3, 1e6
 POWERS = (-4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8)  # exponents; larger ones soon overflow
 
 
@@ -95,13 +99,33 @@ def extreme(call: Call) -> Value:
 
 
 def _better(call: Call, one: Value, other: Value | Tensor, largest: bool) -> Value:
-    if isinstance(other, Tensor):  # max(x, c) = relu(x - c) + c, min(x, c) = c - relu(c - x)
-        more = shifted(call, Unshift, one, other)
-        more = call.emit(nn.ReLU(), more if largest else negative(call, more), shape=more.shape)
-        return shifted(call, Shift, more if largest else negative(call, more), other)
+    if isinstance(other, Tensor):
+        return _limited(call, one, other, largest)
     gain = together(call, Difference(), *((other, one) if largest else (one, other)))
     gain = call.emit(nn.ReLU(), gain, shape=gain.shape)
     return together(call, Sum() if largest else Difference(), one, gain)
+
+
+def _limited(call: Call, value: Value, limit: Tensor, largest: bool) -> Value:
+    """max(x, c) = relu(x - c) + c, min(x, c) = c - relu(c - x), where x is not lost in x - c."""
+    shape = _broadcast(call, value.shape, tuple(limit.shape))
+    if bool(((-limit if largest else limit) >= FAR).all()):
+        return call.reshaped(_repeated(call, value, shape), shape)
+    size = float(limit.abs().max())  # NaN where any is
+    if not size < FAR:
+        raise call.unsupported("a limit of it is not finite, or too large")
+    first, end = float(limit.flatten()[0]), torch.finfo(torch.float32).max
+    if size > NEAR and bool((limit == first).all()):
+        exact = nn.Hardtanh(first, end) if largest else nn.Hardtanh(-end, first)
+        return call.emit(exact, call.reshaped(_repeated(call, value, shape), shape), shape=shape)
+    if size > LARGEST:
+        raise call.unsupported(
+            f"a limit of it, {size:.3g}, is so large that float32 loses what is limited; export it with one limit for "
+            "all numbers, or without limits that no number reaches"
+        )
+    more = shifted(call, Unshift, value, limit)
+    more = call.emit(nn.ReLU(), more if largest else negative(call, more), shape=more.shape)
+    return shifted(call, Shift, more if largest else negative(call, more), limit)
 
 
 def clipped(call: Call, value: Value, low: Tensor | None, high: Tensor | None) -> Value:

@@ -22,6 +22,8 @@ def batch_normalization(call: Call) -> Value:
         raise call.unsupported(f"it needs one input (1, channels, ...), and gets shape {value.shape}")
     given = [call.constant(i) for i in range(1, 5)]
     scale, shift, mean, variance = (call.numbers(t) for t in given if t is not None)
+    if any(part.ndim != 1 for part in (scale, shift, mean, variance)):  # `spatial=0` of opset 7 and 8
+        raise call.unsupported("it has numbers for every place of a channel, not one for each channel")
     kind = nn.BatchNorm2d if len(value.shape) == 4 else nn.BatchNorm1d
     if len(scale) != value.shape[1]:
         raise call.unsupported(f"it has {len(scale)} channels, and gets shape {value.shape}")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lipgraft.interop.importer import Call, Value, imports
 from lipgraft.interop.module import Shift, Sum
+from lipgraft.interop.onnx_file import Shape
 
 
 @imports("Flatten")
@@ -90,11 +91,7 @@ def upsample(call: Call) -> Value:
     """Nearest neighbours, by whole numbers: every number is repeated along its axes."""
     value, old = call.value(), call.node.op_type == "Upsample"
     mode, where = call.attribute("mode", "nearest"), call.attribute("coordinate_transformation_mode", "half_pixel")
-    scales = call.attribute("scales") or call.constant(1 if old or call.opset < 11 else 2)
-    sizes = None if old or len(call.inputs) < 4 else call.constant(3)
-    factors = [float(n) for n in scales] if scales is not None and len(scales) else None
-    if sizes is not None:
-        factors = [int(n) / m for n, m in zip(sizes, value.shape, strict=True)]
+    factors = _factors(call, value.shape, old)
     if mode != "nearest" or factors is None or any(n < 1 or n != int(n) for n in factors):
         raise call.unsupported("only nearest neighbours and whole factors move numbers; export it with these")
     if where not in ("half_pixel", "asymmetric", "pytorch_half_pixel"):
@@ -103,6 +100,23 @@ def upsample(call: Call) -> Value:
     for axis, factor in enumerate(factors):
         places = places.repeat_interleave(int(factor), axis)
     return call.moved(value, places)
+
+
+def _factors(call: Call, shape: Shape, old: bool) -> list[float] | None:
+    """How often each axis is repeated: by the new sizes or the scales of all axes, or of those in `axes` (opset 18)."""
+    scales = call.attribute("scales") or call.constant(1 if old or call.opset < 11 else 2)
+    sizes = None if old else call.constant(3)
+    by_size = sizes is not None and len(sizes) > 0
+    given = sizes if by_size else scales
+    if given is None or not len(given):
+        return None
+    axes = [int(axis) % len(shape) for axis in call.attribute("axes") or range(len(shape))]
+    if len(axes) != len(given):
+        raise call.unsupported(f"it has {len(given)} sizes or scales for {len(axes)} axes")
+    factors = [1.0] * len(shape)
+    for axis, number in zip(axes, given, strict=True):
+        factors[axis] = float(number) / shape[axis] if by_size else float(number)
+    return factors
 
 
 @imports("Shape")
