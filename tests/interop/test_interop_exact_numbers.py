@@ -10,6 +10,7 @@ import torch
 from onnx import helper
 
 from interop_cases import Graph, vnnlib
+from lipgraft.checker import check_folder
 from lipgraft.errors import SettingsError, UnsupportedOperationError
 from lipgraft.interop import OnnxRuntime, load_onnx, verify_vnnlib
 from lipgraft.interop.errors import VnnlibError
@@ -45,6 +46,9 @@ def test_coefficients_of_a_property_are_not_rounded(speaks_of: str, certified: b
     lower = formula.replace("0.0)", "-9.0)")  # out of reach, whatever float32 rounds of 3e5
     again = asked(graph, tmp_path, 3, (0.0, 1.0), lower, **options, **folder)
     assert again.status == "unsat"
+    if certified:
+        [outcome] = check_folder(tmp_path / "proofs")
+        assert outcome.accepted
 
 
 def test_a_coefficient_that_three_numbers_cannot_make_is_refused() -> None:
