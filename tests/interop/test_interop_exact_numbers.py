@@ -171,3 +171,19 @@ def test_factors_of_a_product_are_not_folded_into_rounded_weights(
     network = trace_in_double(loaded, loaded.input_shape)
     got = evaluate(network, torch.from_numpy(x).reshape(1, *loaded.input_shape))[network.output]
     np.testing.assert_allclose(got.numpy().ravel(), exact.ravel(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("operator", ["Max", "Min", "Clip"])
+def test_numbers_that_only_doubles_hold_are_limited_as_the_file_says(operator: str, tmp_path: Path) -> None:
+    sign = 1.0 if operator == "Min" else -1.0
+    for limit, refused in ((sign * 1e39, True), (sign * 1e5, False)):
+        graph = Graph([1, 1], dtype=np.float64)
+        number = np.array(limit) if operator == "Clip" else np.array([limit])
+        graph.add(operator, "x", graph.number(number))
+        path = graph.save(tmp_path / f"{operator}-{refused}.onnx", [1, 1])
+        if refused:
+            with pytest.raises(UnsupportedOperationError, match="beyond 1e"):
+                load_onnx(path)
+        else:  # the other end is free, up to the largest double
+            far = torch.full((1, 1), -sign * 1e39, dtype=torch.float64)
+            assert torch.equal(load_onnx(path)(far), far)

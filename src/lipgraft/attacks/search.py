@@ -162,8 +162,9 @@ def _check_one(model: nn.Module, x: Tensor, climbs: bool) -> None:
         )
     if climbs and not logits.requires_grad:
         raise SettingsError(
-            "an attack needs the gradient of the logits by the image, and they have none; remove torch.no_grad(), "
-            "detach() and the like from forward, or verify without attacks (restarts: 0 in the attack's settings)."
+            "an attack needs the gradient of the logits with respect to the image, and there is none; remove "
+            "torch.no_grad(), detach() and the like from forward, or verify without attacks (restarts: 0 in the "
+            "attack's settings)."
         )
 
 

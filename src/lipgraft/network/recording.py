@@ -20,7 +20,7 @@ _COMPARED = (bool, int, float, str, slice, type(None))
 
 
 class _Of(int):
-    """Stands for a tensor that depends on the input: the how-manieth of them that a call takes or returns."""
+    """Stands for a tensor that depends on the input: its number among them, in the order in which calls show them."""
 
 
 class _Constant:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipgraft.activations import ONNX
 from lipgraft.interop.importer import Call, Value, imports
-from lipgraft.interop.operators.arithmetic import FAR, clipped
+from lipgraft.interop.operators.arithmetic import clipped, no_limit
 
 
 @imports(*ONNX)
@@ -33,6 +33,6 @@ def _end(call: Call, name: str, side: int) -> Tensor | None:
     if isinstance(given, Tensor) and given.numel() != 1:
         raise call.unsupported(f"its limits are single numbers, and {name!r} has shape {tuple(given.shape)}")
     end = None if given is None else float(given)
-    if end is None or side * end >= FAR:
+    if end is None or bool(no_limit(call, torch.tensor(side * end, dtype=torch.float64))):
         return None
     return call.numbers(torch.tensor(end, dtype=torch.float64))

@@ -106,15 +106,26 @@ def _better(call: Call, one: Value, other: Value | Tensor, largest: bool) -> Val
     return together(call, Sum() if largest else Difference(), one, gain)
 
 
+def no_limit(call: Call, outward: Tensor) -> Tensor:
+    """Where a limit is as good as none. outward: the limit, larger the further out it lies.
+
+    Float32 has hardly a number beyond FAR. A network of doubles has: there, a finite limit of that size is refused.
+    """
+    far = outward >= FAR
+    if call.importer.dtype == torch.float64 and bool((far & outward.isfinite()).any()):
+        raise call.unsupported(f"a limit of it lies beyond {FAR:.0e}; leave it out if no number gets there")
+    return far
+
+
 def _limited(call: Call, value: Value, limit: Tensor, largest: bool) -> Value:
     """max(x, c) = relu(x - c) + c, min(x, c) = c - relu(c - x), where x is not lost in x - c."""
     shape = _broadcast(call, value.shape, tuple(limit.shape))
-    if bool(((-limit if largest else limit) >= FAR).all()):
+    if bool(no_limit(call, -limit if largest else limit).all()):
         return call.reshaped(_repeated(call, value, shape), shape)
     size = float(limit.abs().max())  # NaN where any is
     if not size < FAR:
         raise call.unsupported("a limit of it is not finite, or too large")
-    first, end = float(limit.flatten()[0]), torch.finfo(torch.float32).max
+    first, end = float(limit.flatten()[0]), torch.finfo(call.importer.dtype).max
     if size > NEAR and bool((limit == first).all()):
         exact = nn.Hardtanh(first, end) if largest else nn.Hardtanh(-end, first)
         return call.emit(exact, call.reshaped(_repeated(call, value, shape), shape), shape=shape)
